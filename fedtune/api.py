@@ -250,7 +250,6 @@ class OptunaObjective:
         return value
 
     def _require_direction(self, trial: optuna.Trial) -> None:
-        """UserError for a study that goes another way, or several: its best trial would be another."""
         study = getattr(trial, "study", None)  # a FixedTrial has none
         found = [d.name.lower() for d in study.directions] if study else [self.direction]
         if found != [self.direction]:
@@ -264,7 +263,6 @@ class OptunaObjective:
 def _ranges(
     algo: Algo, scenario: str, name: str, options: Mapping[str, Any]
 ) -> tuple[ExperimentOptions, Workload, Space]:
-    """The workload, and the space of that name; UserError if the space is a list of points."""
     from fedtune.tuning import space
 
     given = options_of(ExperimentOptions, algo, scenario, options)
@@ -279,7 +277,6 @@ def _ranges(
 
 
 def _prepared(options: ExperimentOptions, workload: Workload, seeds: int = 1) -> list[Any]:
-    """The data of a workload's seed and of those after it, as runs take them."""
     trains = workload.trainer
     data = trains.load(workload, options.data_dir, options.download)
     trains.report(workload, data)

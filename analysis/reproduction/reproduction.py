@@ -19,13 +19,12 @@ from fedtune.core.terminal import command_line, near, say, several
 from fedtune.data import datasets
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import built_in, fitting
-from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenario import FLAGS, Scenario
 from fedtune.runs import provenance
 from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import ray_tasks
-from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
-from fedtune.tuning.options import arguments
+from fedtune.tuning.options.types import flag
 from fedtune.user_code import user_errors
 
 
@@ -59,20 +58,26 @@ def next_command(grid: PaperGrid, options: ReproductionOptions) -> str:
     """The next command: the whole table after a quick version; after that, a comparison with tuned algorithms."""
     if options.quick:
         full = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
-        words = full.table, *arguments.words(_given(full), ReproductionOptions)
-        return f"whole: {command_line(*words, module='fedtune.analysis.reproduce')}"
+        return f"whole: {command_line(full.table, *_words(full), module='fedtune.analysis.reproduce')}"
     panel = grid.panels[0]
     column = panel.columns[0]
     rows = {row.algorithm for row in rows_of(panel, column)}
     algos = ",".join(name for name in fitting(column.to_scenario()) if name in rows)
-    machine = ("data_dir", "address", "gpus_per_trial", "cpus_per_trial")
-    same = {n: v for n, v in _given(options).items() if n in machine}
-    chosen = {"algos": algos, "scenario": column.scenario, "fields": column.fields} | same
-    return f"tuned: {command_line('compare', *arguments.words(chosen, ComparisonOptions))}"
+    words = ["--algos", algos, "--scenario", column.scenario]
+    for n, v in column.fields.items():
+        words += [flag(n), str(v)] if n in FLAGS else ["--set", f"{n}={v}"]
+    words += _words(options, "data_dir", "address", "gpus_per_trial", "cpus_per_trial")
+    return f"tuned: {command_line('compare', *words)}"
 
 
-def _given(options: ReproductionOptions) -> dict[str, Any]:
-    return {f.name: getattr(options, f.name) for f in fields(options) if f.name != "table"}
+def _words(options: ReproductionOptions, *only: str) -> list[str]:
+    """The arguments that give the options, or those of them that are named, where they are not as by default."""
+    words: list[str] = []
+    for f in fields(options):
+        value = getattr(options, f.name)
+        if value != f.default and f.name != "table" and (not only or f.name in only):
+            words += [flag(f.name, f.default), *([] if isinstance(value, bool) else [str(value)])]
+    return words
 
 
 def _outcomes(

@@ -78,7 +78,6 @@ def _require_private(made: Path) -> None:
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove folders of drivers of ours that were killed."""
     for left in parent.glob(f"{PREFIX}????????"):
         with suppress(OSError, Timeout):
             found = left.lstat()
@@ -109,7 +108,6 @@ def _parent() -> Path:
 
 
 def _unfit(given: str) -> str:
-    """Why Ray cannot keep its files in a folder; "" if it can."""
     folder = Path(given).absolute()
     if (size := len(os.fsencode(folder))) > LONGEST:
         return f"its path has {size} bytes, and Ray's sockets leave room for {LONGEST}"

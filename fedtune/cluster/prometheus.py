@@ -72,7 +72,6 @@ class Gauges(Callback):
             logging.getLogger(__name__).debug("metrics could not be published", exc_info=True)
 
     def _reached(self, value: float | None) -> None:
-        """A trial has come to this value; None or NaN where a round was not scored."""
         if value is None or math.isnan(value):
             return
         if self._best is None or self.objective.better(value, self._best):

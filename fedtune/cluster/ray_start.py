@@ -122,7 +122,6 @@ def settings(ahead: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _level(level: int, *names: str) -> Iterator[None]:
-    """These loggers have this level meanwhile."""
     before = {name: logging.getLogger(name).level for name in names}
     for name in names:
         logging.getLogger(name).setLevel(level)
@@ -134,7 +133,6 @@ def _level(level: int, *names: str) -> Iterator[None]:
 
 
 def _unless_set(values: dict[str, str]) -> dict[str, str]:
-    """These environment variables, except those that the user has set."""
     return {name: os.environ.get(name, value) for name, value in values.items()}
 
 
@@ -227,7 +225,6 @@ def _path_of_workers() -> dict[str, str]:
 
 
 def _fitting(cpus: float, gpus: float) -> int:
-    """How many trials with these CPUs and GPUs fit at once; UserError if not even one does."""
     have = ray.cluster_resources()
     for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
         if wanted > have.get(kind, 0):
@@ -324,5 +321,4 @@ def require_shared(storage: Path) -> None:
 
 
 def _sees(file: str) -> bool:
-    """Whether this node has the file, in a folder that it may write to."""
     return os.path.exists(file) and os.access(os.path.dirname(file), os.W_OK)

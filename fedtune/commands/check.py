@@ -103,7 +103,6 @@ def _check_program(program: ProgramWorkload, rounds: int | None) -> int:
 
 
 def _status(title: str, findings: Iterable[Finding]) -> int:
-    """Say each finding as soon as it is known; exit status 0 if no check fails, 1 if one does."""
     began, known = time.perf_counter(), list[Finding]()
     say(title)
     for finding in findings:

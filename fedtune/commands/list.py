@@ -71,7 +71,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _algorithm(console: Console, name: str) -> None:
-    """An algorithm's text, hyperparameters, presets and spaces; its file needs PyTorch and its spaces need Ray."""
     cls = registry.find(name)
     from fedtune.experiment.experiment import Experiment, beside_text
     from fedtune.tuning import space as spaces

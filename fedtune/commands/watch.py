@@ -99,7 +99,6 @@ def _token() -> str:
 
 
 def _name(host: str) -> str:
-    """The host as a browser's address has it; one that stands for every address is this machine's name."""
     if host in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host

@@ -56,7 +56,6 @@ def matters_little(f: Findings, importance: Importance | None) -> list[str]:
 
 
 def _ends(f: Findings) -> dict[str, str]:
-    """The searched hyperparameters whose best value lies at an end of their range, and at which."""
     space = f.record.get("space") or {}
     ends = {n: ranges.edge(f.config.get(n), space.get(n, "")) for n in f.searched}
     return {n: end for n, end in ends.items() if end}
@@ -237,7 +236,6 @@ def _of_chance(f: Findings) -> float | None:
 
 
 def _more(f: Findings) -> str:
-    """The command that gives a search as many trials again."""
     count = len(f.trials)
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         return command_again(f.record, "--trials", str(2 * count))
@@ -245,6 +243,5 @@ def _more(f: Findings) -> str:
 
 
 def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> list[str]:
-    """Words of --vary for these ranges, with those that the search was given for other names."""
     before = {text.partition("=")[0]: text for text in (record.get("options") or {}).get("vary", ())}
     return [word for text in (before | dict(wider)).values() for word in ("--vary", text)]

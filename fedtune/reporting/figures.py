@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
-from fedtune.core.objectives import Objective, parse
+from fedtune.core.objectives import parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
@@ -19,7 +19,6 @@ from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison.results import Results
 
 if TYPE_CHECKING:
-    import pandas as pd
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
@@ -62,9 +61,7 @@ def _sampled(shown: Shown, f: Findings) -> Shown:
 
 
 def _progress(f: Findings) -> list[Shown]:
-    """Learning curves, and the best result over time."""
     first = f.goal.first
-    unit = unit_of(f.record)
     some = sampling.drawn(f)
     curves = drawn(
         "Learning curves",
@@ -74,32 +71,20 @@ def _progress(f: Findings) -> list[Shown]:
     )
     return [
         _sampled(curves, f),
-        *best_so_far(f.rounds, f.trials, first, f.sends),
+        *(
+            drawn(f"Best so far against {word}", partial(plots.best_so_far, f.rounds, unit, f.trials, first), sentence)
+            for unit, (word, sentence) in COSTS.items()
+            if unit != "mb" or f.sends
+        ),
         drawn(
             "Rungs",
-            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
+            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit_of(f.record), first.name),
             "Which trials were continued at each rung. Trials just below the cut may have been stopped by chance.",
         ),
     ]
 
 
-def best_so_far(
-    rounds: pd.DataFrame, trials: pd.DataFrame, objective: Objective, sends: bool, sentence: str = ""
-) -> list[Shown]:
-    """The best result over time, by each cost.  sends: whether it is known what is sent.  sentence: if not its own."""
-    return [
-        drawn(
-            f"Best so far against {word}",
-            partial(plots.best_so_far, rounds, unit, trials, objective),
-            sentence or how_to_read,
-        )
-        for unit, (word, how_to_read) in COSTS.items()
-        if unit != "mb" or sends
-    ]
-
-
 def _fronts(f: Findings) -> list[Shown]:
-    """The objective against its cost: communication, and a second objective if there was one."""
     first, *others = f.goal.objectives
     against = dict.fromkeys([*(parse("comm_mb") if f.sends else ()), *others])
     return [
@@ -115,7 +100,6 @@ def _fronts(f: Findings) -> list[Shown]:
 
 
 def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance | None) -> list[Shown]:
-    """Which values worked well, from the search's Optuna study."""
     sample = sampling.of_study(study, f)
     of_study = [
         drawn(
@@ -139,7 +123,6 @@ def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance 
 
 
 def _clients(f: Findings) -> list[Shown]:
-    """The clients' accuracies on fresh seeds, if there is a table of them."""
     file = RunFiles(f.run).clients_file
     if not file.exists():
         return []
@@ -188,11 +171,9 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
 
 
 def _title_and_note(text: str) -> tuple[str, str]:
-    """Split a figure's title from the note in smaller letters that follows it."""
     title, _, note = text.partition("<span")
     return _plain(title), _plain("<span" + note) if note else ""
 
 
 def _plain(text: str) -> str:
-    """A text without Plotly's tags."""
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", text).split()))

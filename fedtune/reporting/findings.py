@@ -240,7 +240,6 @@ def _read_best(file: Path) -> dict[str, Any]:
 
 
 def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str, goal: Goal) -> pd.Series | None:
-    """The trial that best.yaml names, else the one that a search would choose now."""
     named = trials[trials["trial"] == str((best.get("found") or {}).get("trial"))]
     return tables.best_trial(trials, unit, goal) if named.empty else named.iloc[-1]
 
@@ -300,7 +299,6 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 
 
 def _of_constraints(f: Findings) -> str:
-    """How many trials satisfied the constraints, and whether the best did on fresh seeds."""
     eligible = tables.to_choose_from(f.trials, unit_of(f.record))
     satisfying = f"{len(tables.keeping(eligible, f.goal))} of {several(len(eligible), 'eligible trial')}"
     text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {satisfying} do"

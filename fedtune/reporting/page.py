@@ -34,13 +34,12 @@ def write(runs: Sequence[Path], file: Path) -> None:
 def html(parts: Sequence[SearchSection | Comparison]) -> str:
     """The page.  Everything from a run is escaped, except JSON, in which no tag can begin."""
     plotly, js = get_plotlyjs(), templates.text("report.js")
-    rows = {f"#{p.anchor}": sections.glance(p.findings if isinstance(p, SearchSection) else p) for p in parts}
     return (
         templates.ENVIRONMENT.get_template("report.html")
         .render(
             title=parts[0].title if len(parts) == 1 else several(len(parts), "run"),
             runs=parts,
-            overview=sections.overview(rows) if len(parts) > 1 else None,
+            overview=sections.overview(parts),
             mark=Markup(MARK),
             policy=_policy(plotly, js),
             css=Markup(templates.text("report.css")),

@@ -69,7 +69,6 @@ def command_again(r: Mapping[str, Any], *words: str) -> str:
 
 
 def _program(program: dict[str, Any]) -> str:
-    """A program's command, folder and commit."""
     if not program:
         return ""
     command = program.get("command")

@@ -30,7 +30,6 @@ def listed(f: Findings) -> pd.DataFrame:
 
 
 def _best_first(f: Findings, count: int) -> pd.DataFrame:
-    """The trials with the best last value of the objective."""
     first = f.goal.first
     return f.trials.sort_values(first.column, ascending=first.sign < 0, kind="stable").head(count)
 

@@ -114,15 +114,10 @@ def read(
     """
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
-    return _search(read_findings(run), anchor, logs)
-
-
-def read_findings(run: Path) -> Findings:
-    """A search's findings, with its check on fresh seeds wherever that lies; UserError if the folder has no search."""
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
-    if not RunFiles(around).is_comparison:
-        return findings.read(run)
-    return findings.read(run, _check(Results.read(around).evaluations, *search_of(run.absolute())))
+    inner = RunFiles(around).is_comparison
+    checked = _check(Results.read(around).evaluations, *search_of(run.absolute())) if inner else None
+    return _search(findings.read(run, checked), anchor, logs)
 
 
 def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
@@ -143,7 +138,6 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
 
 
 def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
-    """The table of trials, the best first.  logs: where rows lead to, by trial."""
     first = f.goal.first
     of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
     objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
@@ -178,31 +172,29 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
 
 
 def _cell(value: Any, digits: int | None) -> str:
-    """A value as text; "" where there is none."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or number and not math.isfinite(value):
         return ""
     return short(value) if digits is None or not number else f"{value:.{digits}f}"
 
 
-def glance(part: Findings | Comparison) -> list[str]:
-    """A run's row in a table of several."""
-    if isinstance(part, Comparison):
-        return [part.name, part.title, part.state, "", "", *part.best]
-    best = "" if part.best is None else f"{part.goal.first.name} {part.score:.4f}"
-    fresh = [part.check.text(n) if part.check and n in part.check.names else "" for n in ("best", "default")]
-    return [part.name, part.title, part.state, str(len(part.trials)), best, *fresh]
-
-
-def overview(rows: Mapping[str, Sequence[str]]) -> TextTable:
-    """The table that opens a page on several runs.  rows: each run's `glance`, by where its name leads."""
+def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable | None:
+    """The table that opens a page on several runs; None for one."""
     columns = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
-    linked = [[link(name, address), *rest] for address, (name, *rest) in rows.items()]
-    return TextTable("All runs", columns, linked, columns[:3])
+    rows = [[link(p.name, f"#{p.anchor}"), p.title, p.state, *_glance(p)] for p in parts]
+    return TextTable("All runs", columns, rows, columns[:3]) if len(parts) > 1 else None
+
+
+def _glance(part: SearchSection | Comparison) -> list[str]:
+    if isinstance(part, Comparison):
+        return ["", "", *part.best]
+    f = part.findings
+    best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
+    fresh = [f.check.text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
+    return [str(len(f.trials)), best, *fresh]
 
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
-    """A comparison's folder; UserError if it cannot be read."""
     found, files = Results.read(run), RunFiles(run, COMPARISON)
     record = dict(found.record)
     state = findings.state(run, record)
@@ -242,7 +234,6 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
 
 
 def _table(title: str, frame: pd.DataFrame) -> TextTable:
-    """A comparison's table."""
     return TextTable(f"{title[0].upper()}{title[1:]}", [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
 
 

@@ -127,7 +127,6 @@ class DiskWatch(Callback):
 
 
 def _why(trial: Any) -> str:
-    """Why a trial's attempt failed."""
     try:
         return one_line(reason(Path(trial.local_path, "error.txt").read_text("utf-8", errors="replace")))
     except (OSError, TypeError):

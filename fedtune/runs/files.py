@@ -25,8 +25,6 @@ KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reprod
 
 
 class _File:
-    """A path inside the study's folder."""
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -200,7 +198,6 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _part_of(name: str) -> str:
-    """A file's temporary name while it is being written."""
     return f"{name}.part"
 
 

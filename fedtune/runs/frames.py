@@ -131,7 +131,6 @@ def _kinds(columns: dict[str, str]) -> dict[str, str]:
 
 
 def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tune's logs so far, for a search that is running or whose driver died."""
     logged = logs.logged(run)
     how, rounds = trial_statuses(run, logged), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
@@ -144,7 +143,6 @@ def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _shaped(frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """The documented columns first, in their dtypes."""
     frame = frame.reindex(columns=[*columns, *(c for c in frame if c not in columns)])
     for name, dtype in columns.items():
         if dtype == "category":

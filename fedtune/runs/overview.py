@@ -85,20 +85,18 @@ class Status:
 class SearchStatus(Status):
     """How a search stands."""
 
-    own: list[str]  # the user's files
-    started: str
     rounds: int  # of a complete trial
     counts: dict[str, int]  # of trials, by status
     rungs: list[RungCount]
     best: BestTrials | None
     workers: list[Worker]
     says: dict[str, str]  # by trial: the last line that its program printed
-    choice: str = ""  # progress of the choice by more seeds; empty before and after it
 
     @property
-    def begun(self) -> int:
-        """How many trials have begun."""
-        return sum(self.counts.values())
+    def lines(self) -> list[str]:
+        """What there is to say, in sentences."""
+        at_rungs = [f"rung at {r.where}: reached by {r.reached}, {r.went_on} went on" for r in self.rungs]
+        return [*super().lines, *at_rungs, *(f"{trial} says: {line}" for trial, line in self.says.items())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +104,6 @@ class ComparisonStatus(Status):
     """How a comparison stands."""
 
     searches: list[SearchStatus]  # those that have begun
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReproductionStatus(Status):
-    """How a reproduction stands."""
-
-    done: int
-    goes_on: str  # the command that continues it
-    tables: Path | None  # where its tables are
 
 
 class Reader:
@@ -164,9 +153,7 @@ class Reader:
         logs_are_gone = over and not how
         counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
         each = ", ".join(f"{n} {h}" for h, n in counts.items()) or "none begun"
-        at_rungs = [_rung(rung, budget, rows, how) for rung in rungs]
-        own, choice = [own["name"] for own in record.get("own", [])], "" if over else _choice(files, record)
-        says = _last_lines(files, how)
+        own = ", ".join(own["name"] for own in record.get("own", []))
         return SearchStatus(
             run=run,
             state=state,
@@ -177,25 +164,19 @@ class Reader:
             planned=record["trials"],
             reason=record.get("reason", ""),
             more=(
-                f"begun {record['started']}",
-                f"own files: {', '.join(own)}" if own else "",
-                *(f"rung at {r.where}: reached by {r.reached}, {r.went_on} went on" for r in at_rungs),
-                choice,
-                *(f"{trial} says: {line}" for trial, line in says.items()),
+                f"begun {record['started'][:16].replace('T', ' ')} UTC",
+                f"own files: {own}" if own else "",
+                "" if over else _choice(files, record),
             ),
-            own=own,
-            started=record["started"],
             rounds=rounds,
             counts=counts,
-            rungs=at_rungs,
+            rungs=[_rung(rung, budget, rows, how) for rung in rungs],
             best=_best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
             workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
-            says=says,
-            choice=choice,
+            says=_last_lines(files, how),
         )
 
     def _read(self, run: Path, record: Mapping[str, Any], budget: Budget, over: bool) -> tuple[Logged, dict[str, str]]:
-        """What is kept of a search's logs, and how each trial stands."""
         rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, record.get("rungs") or [])
         how = trial_statuses(run, rows)
         if over:  # states when the driver stopped; resume continues from there if the search was not over
@@ -227,37 +208,31 @@ def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:
     return str(record["state"]), record["state"] != "running"
 
 
-def _reproduction(files: RunFiles) -> ReproductionStatus:
-    """How many of a reproduction's runs are done, and where its tables are."""
+def _reproduction(files: RunFiles) -> Status:
     record = files.record_with("grid", "state", "runs")
     (state, over), done = state_of(files, record), len(list(files.runs_folder.glob("*.json")))
     goes_on = shlex.join(record.get("command", ())) if over and state != "finished" else ""
     tables = files.markdown_file if files.markdown_file.exists() else None
-    return ReproductionStatus(
+    return Status(
         run=files.path,
         state=GONE if state.startswith(GONE) else state,
         over=over,
-        left=None if over else time_left.of_reproduction(files, record),
+        left=None,
         about=f"reproduction of {record['grid'].get('table')}",
         counted=f"{done} of {several(record['runs'], 'run')} done",
         planned=record["runs"],
         reason=record.get("reason", ""),
         more=(goes_on and f"{goes_on} continues it", f"tables: {near(tables)}" if tables else ""),
-        done=done,
-        goes_on=goes_on,
-        tables=tables,
     )
 
 
 def _worker(trial: str, last: Row) -> Worker:
-    """The process that trains, as of the last round of its trial."""
     where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
     rounds = last_round([last]) if last else 0
     return Worker(trial, where, rounds, last.get("time_this_iter_s"), last.get("timestamp"))
 
 
 def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
-    """The progress of the choice by more seeds; "" before and after it, and if there is none."""
     if not files.choice_folder.exists() or files.final_folder.exists():
         return ""
     done = len(list(files.choice_folder.glob("*.json")))
@@ -275,7 +250,6 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
-    """How many trials reached a rung, and how many of them went on."""
     reached = {t: [row for row in of if row.get(budget.attribute, 0) >= rung] for t, of in rows.items()}
     rounds = {t: int(of[0]["training_iteration"]) for t, of in reached.items() if of}
     on = sum(last_round(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())
@@ -319,7 +293,6 @@ def _best(
 
 
 def _tested(rows: list[Row], name: str) -> str:
-    """A trial's last value of a test metric, with its round if that is not the last; "" if it has none."""
     last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""

@@ -67,7 +67,6 @@ def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _entries(file: Path, text: bytes) -> list[dict[str, Any]]:
-    """A log's entries; a line that was cut when its writer died, or is no such entry, is skipped."""
     entries = []
     for line in text.split(b"\n"):
         with suppress(ValueError):
@@ -112,7 +111,6 @@ def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str
 
 
 def _with_columns(frame: pd.DataFrame, file: Path, needed: Collection[str], kinds: Mapping[str, str]) -> pd.DataFrame:
-    """The table; UserError unless it has the needed columns, each of its kind."""
     if lacking := [name for name in needed if name not in frame]:
         raise damaged(file, f"it has no column {', '.join(lacking)}")
     for name, kind in kinds.items():

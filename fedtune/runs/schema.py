@@ -183,7 +183,6 @@ class ResultLine(TypedDict, total=False):
 
 
 def _metrics(row: Any) -> Any:
-    """Check that a row's metrics are numbers."""
     for name, value in metrics_in(row).items() if isinstance(row.get(REPORTED, []), list) else ():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ValueError(f"its {name} must be a number, but is of type {type(value).__name__}")

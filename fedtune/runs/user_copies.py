@@ -45,7 +45,6 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
 
 
 def _beside(own: Path, name: str, digest: str) -> Path:
-    """The copy of a module whose name another one has, from another folder."""
     return own / digest[:8] / name
 
 
@@ -79,7 +78,6 @@ def require_own(run: Path, why: str) -> None:
 
 
 def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
-    """The file of a record's entry, with its copy's content; UserError if the copy has changed."""
     try:
         name, digest = entry["name"], entry["sha256"]
         file = UserFile(name, entry["path"], digest, None, entry.get("about", {}))
@@ -105,7 +103,6 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
 
 
 def _require_unchanged(copy: Path, digest: str, file: UserFile) -> None:
-    """UserError unless a copy is that of the file that the run was made with."""
     if digest != file.sha256:
         raise UserError(
             f"{copy} is the copy of {file.path} that the run was made with, but it was changed; restore it, or start a "

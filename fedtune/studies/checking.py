@@ -120,7 +120,6 @@ def found(verdict: CheckResult) -> Finding:
 
 
 def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
-    """The algorithm and the model by their canonical names, either of which may be empty."""
     algorithms = registry.names()
     if is_program(what):
         raise UserError(f"a program is checked on the command line, by `fedtune check {what}`")
@@ -138,7 +137,6 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
 
 
 def _is_model(name: str) -> bool:
-    """Whether a name in a user's file is a model function, not an algorithm."""
     if user_files.call_options(name):
         return True
     value = user_files.load(name, "algorithm or model")
@@ -146,7 +144,6 @@ def _is_model(name: str) -> bool:
 
 
 def _scenario(name: str, fields: dict[str, Any]) -> Scenario:
-    """The scenario in which checks run: the named one, or the checks' small one with these fields."""
     if name or "dataset" in fields:
         typed = {"model": user_files.reference(fields["model"])} if "model" in fields else {}
         given = fields | typed | {"evaluation": "personal"}

@@ -57,7 +57,6 @@ def choose(s: StartedSearch, trials: pd.DataFrame) -> tuple[pd.Series | None, pd
 
 
 def _trained(s: StartedSearch, some: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Train some trials' configurations on the further seeds, as trials are trained; a row each."""
     p = s.plan
     runs = {
         (t["trial"], seed): ray_tasks.RunTask(

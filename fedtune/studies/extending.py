@@ -52,7 +52,6 @@ def more_rounds(
 
 
 def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions]:
-    """A search with its options; UserError unless it is over, has its searcher's study, and can be read."""
     run = StudyFolder(path)
     record = resuming.record_of(run, trust, "scheduler", "searcher")
     moves = schedulers.moves_hyperparameters(record["scheduler"])

@@ -167,7 +167,6 @@ def is_tuned(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
 
 
 def _rounds_frame(rounds: list[dict[str, Any]]) -> pd.DataFrame:
-    """The table of rounds: keys, the declared metrics, then what the algorithms report."""
     named = ["algorithm", "configuration", "seed", "round", *METRICS]
     present = {name for row in rounds for name in row}
     return pd.DataFrame(rounds, columns=[n for n in named if n in present] + sorted(present - set(named)))

@@ -17,15 +17,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 
-# what a figure can be -> its unit
-MEASURES = {
-    "accuracy": "% of test rows",
-    "rounds": "communication rounds until it converged, by the paper",
-    "parameters": "thousands of numbers sent by all clients in a round, by the paper",
-    "distance": "of generated features, in a t-SNE",
-    "setting": "a hyperparameter's value",
-}
-
 
 class Defect(NamedTuple):
     """A defect of a printed figure, or information that is missing about it."""
@@ -45,7 +36,9 @@ class Cell:
     printed: str  # the paper's name of the row
     column: str  # data set and setting, in words; a restored header where the paper's is lost
     dataset: str  # our name of the data set, or the paper's where we do not have it
-    measure: str  # one of MEASURES
+    # accuracy in % of test rows; rounds until it converged; parameters, thousands of numbers that all clients send in a
+    # round; distance of generated features in a t-SNE; setting, a hyperparameter's value
+    measure: str
     mean: float
     spread: float | None  # what stands behind ±; None where nothing does
     text: str  # the figure as printed
@@ -124,6 +117,5 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
 
 
 def _fits(defect: dict[str, Any], row: str, column: str) -> bool:
-    """Whether a defect applies to this row and column of its table."""
     patterns = ((defect.get("rows"), row), (defect.get("columns"), column))
     return all(not wanted or any(fnmatchcase(name, p) for p in wanted) for wanted, name in patterns)

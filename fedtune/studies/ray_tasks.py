@@ -143,8 +143,6 @@ def train_seeds(
 
 
 class _Course:
-    """A run on its way: its rounds, and the best of them."""
-
     def __init__(self, run: Run, budget: Budget, objective: Objective | None) -> None:
         self.run, self.budget, self.objective = run, budget, objective
         self.rows: list[dict[str, Any]] = []
@@ -237,7 +235,6 @@ def _outcomes(
 
 
 def _next(waiting: dict[Any, list[RunTask]]) -> Iterator[tuple[RunTask, Outcome]]:
-    """The next runs to end, without further waiting; UserError for an error that a retry cannot fix."""
     try:
         with local_ray.spoken_to():  # without fetching, which asks the raylet
             (done, *_), _ = ray.wait(list(waiting), fetch_local=False)
@@ -260,7 +257,6 @@ def client_columns(scored: str, round: int, clients: Mapping[str, Any], owner: C
 
 
 def _slots(cpus: float, gpus: float) -> int:
-    """How many runs Ray has room for."""
     have = ray.cluster_resources()
     fits = have["CPU"] / cpus
     return max(1, int(min(fits, have.get("GPU", 0) / gpus) if gpus else fits))

@@ -96,7 +96,6 @@ def _distance(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
 
 
 def _how_far(distances: Sequence[pd.Series]) -> str:
-    """How much trials with different numbers differ, in words."""
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
     odd = sum(d.empty or bool((d == np.inf).any()) for d in distances)
     text = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
@@ -105,7 +104,6 @@ def _how_far(distances: Sequence[pd.Series]) -> str:
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """A note if the code or the machine is known to differ from those of the first run."""
     before, after = provenance.trained_by(then), provenance.trained_by(now)
     others = [n for n in before if n in after and before[n] != after[n]]
     was, is_ = (", ".join(f"{n} {of[n]}" for n in others) for of in (before, after))
@@ -113,6 +111,5 @@ def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _continues(run: RunFiles, trial: str) -> bool:
-    """Whether the trial went on from another one."""
     columns = frames.trials_table(run) if run.trials_file.exists() else pd.DataFrame()
     return "continues" in columns and bool(columns.loc[columns["trial"] == trial, "continues"].notna().any())

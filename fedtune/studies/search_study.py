@@ -13,7 +13,7 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, say, several, short
+from fedtune.core.terminal import command_line, near, say, several, short
 from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, TRACEBACK
@@ -81,12 +81,11 @@ def run_search(
         watch = disk.DiskWatch(p.folder)
         if not p.options.debug:
             stack.enter_context(ray_start.without_stacks())
-        with watch.explaining(p.shown):
+        with watch.explaining(near(p.folder)):
             return search_and_check(s, run, watch, resumed, tools)
 
 
 def _started(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> StartedSearch:
-    """The search with what a look at its data, its record and its GPUs decides."""
     workload, gpus = p.workload_as_begun(), p.gpus
     workload = workload.trainer.settled(workload, p.default(), prepared[0])
     if p.options.gpus_per_trial == AUTO:
@@ -119,7 +118,7 @@ def search_and_check(
         found = _search(s, run, watch, resumed, tools)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
-        raise watch.error(p.shown)
+        raise watch.error(near(p.folder))
     if found.best is None:
         return _nothing_found(p, run, found)
     with _ending_recorded(p, run, watch):
@@ -130,7 +129,7 @@ def search_and_check(
     if found.interrupted:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
-        say(f"folder: {p.shown}")
+        say(f"folder: {near(p.folder)}")
         return 130
     with _ending_recorded(p, run, watch):
         checked = final_check.check(s, config)
@@ -143,7 +142,6 @@ def search_and_check(
 def _search(
     s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger]
 ) -> Found:
-    """Train the trials, and write and show the tables that they give."""
     p, began = s.plan, time.monotonic()
     grid, reported = driver.fit(s, resumed, watch, tools)
     rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
@@ -178,12 +176,11 @@ def _choose(s: StartedSearch, run: RunFiles, found: Found) -> pd.Series | None:
 
 
 def _write_best(s: StartedSearch, found: Found, best: pd.Series) -> Config:
-    """Write best.yaml; the searched values of the best trial."""
     p = s.plan
     how: dict[str, Any] = {"trials": len(found.trials), "seeds": p.seeds}
     if tables.CHOICE in best:
         how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
-    return tables.write_best(p.folder, s.workload, p.scenario, best, p.budget, p.goal, **how)
+    return tables.write_best(p.folder, s.workload, p.options.scenario, best, p.budget, p.goal, **how)
 
 
 @contextmanager
@@ -207,10 +204,9 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
 
 
 def _interrupted(p: SearchPlan) -> str:
-    """The message for an interrupted search."""
     if p.after:
         return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
-    return f"interrupted; {command_line('resume', p.shown)} continues it"
+    return f"interrupted; {command_line('resume', near(p.folder))} continues it"
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:

@@ -55,7 +55,6 @@ def run(
 
 
 def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
-    """Every round's row, with a bar that shows how far it is."""
     rows, rounds = [], simulation.setup.scenario.rounds
     with progress("round") as bar:
         task = bar.add_task("", total=rounds)
@@ -68,7 +67,6 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _conclude(last: dict[str, Any], seconds: float) -> None:
-    """Print the metrics of the last round."""
     more = {"test_acc_all": "test_acc over all classes", "test_acc_foreign": "over foreign ones"}
     say(
         f"after {several(last['round'], 'round')} in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "

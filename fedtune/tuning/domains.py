@@ -101,7 +101,6 @@ def _fitted_choice(hp: Hyperparameter, domain: Categorical) -> Domain:
 
 
 def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
-    """The range with ends of the hyperparameter's type; UserError unless it takes every value of it."""
     assert isinstance(domain, Integer | Float)
     integer, written = isinstance(domain, Integer), [python_value(domain.lower), python_value(domain.upper)]
     for end in written:

@@ -104,11 +104,10 @@ def fit(
     resumed: bool = False,
     watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
-    also: Sequence[tune.Callback] = (),
 ) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.  also: further callbacks.
+    tools: experiment trackers.
     """
     p = s.plan
     trainable = _trainable(s)
@@ -132,13 +131,12 @@ def fit(
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(),
             rows,
-            Gauges(p.name, p.workload.name, p.goal.first),
+            Gauges(p.folder.name, p.workload.name, p.goal.first),
             view,
             *([TensorBoard()] if TENSORBOARD in p.options.logger else []),
             *([watch] if watch else []),
             *journal,
             *tools,
-            *also,
         ]
         copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
         with interrupting.ctrl_c_kept(), copied, view.window, local_ray.spoken_to():
@@ -159,7 +157,7 @@ def _trainable(s: StartedSearch) -> Any:
         warm="seconds" in (p.budget.unit, *p.goal.names),
         goal=p.goal,
         rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
-        search=p.name,
+        search=p.folder.name,
         outputs=p.files.outputs_folder,
     )
     needs = {"CPU": p.options.cpus_per_trial} | ({"GPU": s.gpus} if s.gpus else {})
@@ -209,7 +207,7 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
             trial_dirname_creator=lambda trial: f"{name}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=p.name,
+            name=p.folder.name,
             storage_path=str(p.folder.parent),
             callbacks=[],
             verbose=0,
@@ -220,7 +218,6 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
 
 
 def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
-    """The searcher, limited to this many trials at once."""
     if isinstance(searcher, BasicVariantGenerator):
         searcher.max_concurrent = concurrent
         return searcher
@@ -228,13 +225,11 @@ def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
 
 
 def _innermost(tuner: tune.Tuner) -> Any:
-    """The searcher under its limit."""
     searcher = ray_internals.tune_config(tuner).search_alg
     return searcher.searcher if isinstance(searcher, ConcurrencyLimiter) else searcher
 
 
 def _searching(s: StartedSearch) -> tuple[Any, Any]:
-    """The searcher and the scheduler, with the results of an earlier search if there is one."""
     p = s.plan
     kind, of_earlier = schedulers.find(p.scheduler), RunFiles(p.extended or p.folder)
     earlier = pd.read_parquet(of_earlier.rounds_file) if p.extended else pd.DataFrame({"trial": []})
@@ -245,15 +240,14 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
         points=[point for point, _ in inside],
         outside=[outside for _, outside in inside],
         seed=p.workload.seed + p.draws + earlier["trial"].nunique(),
-        study=p.name,
+        study=p.folder.name,
         goal=p.goal,
         log=p.files.suggestions_file,
         population=kind.moves_hyperparameters,
         once=True,
     )
     scheduler = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
-    if s.gpus:
-        scheduler = gpu_share.with_more_memory(scheduler, s.gpus)
+    scheduler = gpu_share.with_more_memory(scheduler, s.gpus)
     if p.extended and isinstance(searcher, OptunaSearcher):
         continued = [t.trial for t in p.continued]
         searcher.learn(of_earlier.study_file, complete=not continued, but=continued)

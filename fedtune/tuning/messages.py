@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.core.terminal import command_line, say, say_table, several, short
+from fedtune.core.terminal import command_line, near, say, say_table, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers, space_facts, verdict
@@ -106,24 +106,23 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
 
 
 def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
-    """Where the results are, and the commands to use next."""
-    say(f"folder: {p.shown}")
+    folder = near(p.folder)
+    say(f"folder: {folder}")
     say("what to do next:")
     lie = ("--data-dir", p.options.data_dir) if p.options.data_dir else ()
-    again = command_line("run", "--config", p.shown / p.files.best_file.name, *lie)
-    best = p.workload.to_best(p.scenario, config, None)
+    again = command_line("run", "--config", folder / p.files.best_file.name, *lie)
+    best = p.workload.to_best(p.options.scenario, config, None)
     if command := best.get("command"):  # of a program
         files = "  # with the files in best.yaml" if best.get("files") else ""
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
-    todo = {"figures, and what to try": command_line("report", p.shown), "train the best again": again}
+    todo = {"figures, and what to try": command_line("report", folder), "train the best again": again}
     if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
-        todo |= {"search on": command_line("resume", p.shown, "--trials", f"+{trials}")}
+        todo |= {"search on": command_line("resume", folder, "--trials", f"+{trials}")}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
 
 
 def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
-    """Print the final check: each configuration's figures, their difference, and which constraints hold."""
     checked = found.runs
     say_table(*found.table())
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
@@ -144,7 +143,6 @@ def test_text(tested: dict[str, Any]) -> str:
 
 
 def _length(p: SearchPlan) -> str:
-    """What a trial may use, in words."""
     rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
     limit = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
@@ -173,7 +171,6 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
 
 
 def _cell(value: float) -> str:
-    """A figure in four digits; nothing where there is none."""
     return "" if math.isnan(value) else f"{value:.4g}"
 
 

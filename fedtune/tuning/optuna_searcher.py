@@ -175,7 +175,6 @@ class OptunaSearcher(Searcher):
         return TrialState.COMPLETE, [result[o.attribute] for o in goal.objectives]
 
     def _constrain(self, trial: optuna.Trial, result: dict) -> None:
-        """Report a trial's constraint violations to Optuna; for a diverged trial, the largest until then."""
         excesses = result.get(EXCESSES)
         for i, constraint in enumerate(map(str, self.goal.constraints)):
             largest = max(self._largest_excess.get(constraint, LEAST), excesses[i] if excesses else LEAST)

@@ -17,7 +17,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
-from fedtune.core.terminal import near, say, several
+from fedtune.core.terminal import say, several
 from fedtune.core.workload import Workload
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
@@ -97,11 +97,6 @@ class SearchPlan:
         return self.after.trials if self.after and self.after.replayed else ()
 
     @property
-    def name(self) -> str:
-        """The study's name, that of its folder."""
-        return self.folder.name
-
-    @property
     def seeds(self) -> int:
         """The seeds of each trial."""
         return self.options.seeds_per_trial
@@ -112,14 +107,10 @@ class SearchPlan:
         return 1.0 if self.options.gpus_per_trial == AUTO else float(self.options.gpus_per_trial)
 
     @property
-    def scenario(self) -> str:
-        """The scenario's name."""
-        return self.options.scenario
-
-    @property
     def title(self) -> str:
         """What is searched, in words."""
-        return f"{self.workload.name} on {self.scenario}" if self.scenario else f"{self.workload.name} (your program)"
+        where = f"on {self.options.scenario}" if self.options.scenario else "(your program)"
+        return f"{self.workload.name} {where}"
 
     @property
     def run_word(self) -> str:
@@ -177,7 +168,7 @@ class SearchPlan:
         return (
             {
                 "options": self.options.to_record(),
-                "scenario_name": self.scenario,
+                "scenario_name": self.options.scenario,
                 "space": self.space.text(),
                 "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
                 "trials": self.trials,
@@ -195,11 +186,6 @@ class SearchPlan:
             | ({"unjudged": why} if (why := self.unjudged) else {})
             | ({"whole": True} if space_facts.are_all(self.space, self.trials) else {})
         )
-
-    @property
-    def shown(self) -> Path:
-        """The study's folder as a person here would write it."""
-        return near(self.folder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,7 +261,6 @@ def _on_gpus(options: SearchOptions) -> Workload:
 
 
 def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
-    """The space, as the searcher and the scheduler can search it; UserError if they cannot."""
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
     searcher = options.searcher or searchers.default(space, options.scheduler)
@@ -315,7 +300,6 @@ def _trials(
 
 
 def _from_start(options: SearchOptions, space: Space, workload: Workload) -> tuple[list[Config], int]:
-    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults)."""
     moves, default = schedulers.find(options.scheduler).moves_hyperparameters, workload.default()
     if space.is_grid:
         default = {n: v for n, v in default.items() if n in space.names}
@@ -343,7 +327,6 @@ def _require_states(scheduler: str, workload: Workload) -> None:
 
 
 def _require_checked(goal: Goal, workload: Workload) -> None:
-    """UserError unless runs on fresh seeds report what the search goes for, or its test metric."""
     figures, first = [*workload.measures.figures({}), "seconds"], goal.first
     if first.reported(figures) not in figures:
         raise UserError(
@@ -368,7 +351,6 @@ def _require_choosable(options: SearchOptions, goal: Goal) -> None:
 
 
 def _budget(options: SearchOptions, space: Space, workload: Workload, since: int | None = None) -> tuple[Budget, float]:
-    """A trial's budget and grace period; warns if the requested grace period is too short."""
     unit, length, rounds = options.budget_unit, options.budget, workload.rounds
     if (length is None) != (unit == "rounds"):
         raise UserError(
@@ -386,7 +368,6 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
 
 
 def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
-    """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
     latest, name = space_facts.first_effect(space, workload)
     if latest > (rounds := workload.rounds):
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
@@ -419,7 +400,6 @@ def require_packages(loggers: Sequence[str]) -> None:
 
 
 def _name(workload: Workload, scenario: str) -> str:
-    """A name for a study's folder; with the user's own data, after the data rather than the scenario."""
     name = user_files.plain_name(workload.name)
     if isinstance(workload, Experiment):
         dataset = workload.scenario.dataset

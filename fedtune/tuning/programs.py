@@ -49,13 +49,11 @@ def of_flower(
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:
-    """A metric from `NAME=PATTERN`, or from a pattern alone, which is validation accuracy."""
     name, equals, pattern = text.partition("=")
     return (name, {"pattern": pattern}) if equals and name.isidentifier() else (METRIC, {"pattern": text})
 
 
 def _space(vary: Sequence[str]) -> dict[str, Any]:
-    """What --vary names, as a program file says it."""
     found: dict[str, Any] = {}
     for text in vary:
         name, _, written = text.partition("=")

@@ -199,7 +199,6 @@ class Promotion(TrialScheduler):
         return self._busy() < self._search.searcher.max_concurrent
 
     def _promoted(self) -> str | None:
-        """A trial that was promoted and is still paused."""
         return next((name for name in self._paused() if not self.rungs.waiting(name)), None)
 
     def _room(self) -> bool:
@@ -215,7 +214,6 @@ class Promotion(TrialScheduler):
         return promoted
 
     def _over(self, but: Trial | None = None) -> bool:
-        """Whether no new trial will come and no other runs."""
         return self._search.is_finished() and not self._busy(but)
 
     def _stop_paused(self, tune_controller: Any) -> None:

@@ -57,6 +57,8 @@ def wider(old: Range, hp: Hyperparameter, sides: frozenset[str]) -> Range | None
     below, above = (low / factor, high * factor) if old.log else (low - (high - low), high + (high - low))
     if old.integer:
         below, above = math.ceil(below), math.floor(above)
+    else:
+        below, above = float(f"{below:.12g}"), float(f"{above:.12g}")  # 0.1, not 0.09999999999999998
     new = (max(below, hp.low) if "lower" in sides else low, min(above, hp.high) if "upper" in sides else high)
     new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began
     return None if new == (low, high) else old._replace(low=hp.check(new[0]), high=hp.check(new[1]))

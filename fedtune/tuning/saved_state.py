@@ -80,7 +80,6 @@ def commit_states(run: Path) -> None:
 
 
 def _part(source: Path, copy: Path) -> Path:
-    """A copy beside its destination."""
     part = copy.with_name(copy.name + PART)
     shutil.copyfile(source, part)
     return part

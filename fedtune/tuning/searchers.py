@@ -155,7 +155,6 @@ def require_combination(searcher: str, scheduler: str, space: Space, goal: Goal,
 
 
 def _require_population(searcher: str, only: str, space: Space, structural: tuple[str, ...]) -> None:
-    """UserError for what population based training cannot do, as it copies weights between trials."""
     if searcher != only:
         raise UserError(f"--scheduler pbt draws at random and perturbs; use --searcher {only}, but got {searcher}")
     if shaped := [n for n in space.names if n in structural]:

@@ -205,7 +205,6 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
 
 
 def _require_names(space: str, raw: Any, workload: Workload) -> None:
-    """UserError unless a space is a mapping of hyperparameters, or a list of such."""
     declared = workload.hyperparameters()
     for point in raw if isinstance(raw, list) else [raw]:
         if not isinstance(point, dict):
@@ -249,7 +248,6 @@ def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, 
 
 
 def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
-    """All combinations of a space's grids and constants; UserError if there are ranges beside them."""
     ranges = [n for n, v in raw.items() if isinstance(v, Domain | When)]
     if ranges:
         raise UserError(
@@ -262,7 +260,6 @@ def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
 
 
 def _listed(name: str, space: str, values: Any) -> list[Any]:
-    """The values of a grid, from a list or from an array of NumPy's, say."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not (items := list(values)):
         raise UserError(f"grid_search needs a list of values, but that of {name} in {space!r} is {shown(values)}")
     return items
@@ -283,7 +280,6 @@ def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str
 
 
 def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
-    """Names ordered so that each comes after those that its condition depends on."""
     out: list[str] = []
     while len(out) < len(conditions):
         ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]

@@ -133,7 +133,6 @@ def first_effect(space: Space, workload: Workload, within: float = math.inf) -> 
 
 
 def _schedules(space: Space, schedule: Sequence[str]) -> Iterator[Config]:
-    """Each combination in the space of the few hyperparameters that decide when others have an effect."""
     if space.is_grid:
         yield from distinct([{n: p[n] for n in schedule if n in p} for p in space.points])
         return

@@ -121,7 +121,6 @@ class FederatedTrainable(tune.Trainable):
         return {k: v for k, v in row.items() if v is not None}
 
     def _worst(self) -> dict[str, Any]:
-        """The row of a trial that ends for good."""
         chance = self.workload.trainer.chance(self.data[0])
         return self.goal.of_diverged(chance, self.workload.measures.worst) | {"diverged": True, "done": True}
 

@@ -67,7 +67,6 @@ def rule(
 
 
 def _shares(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads: Mapping[str, Workload]) -> bool:
-    """Whether two algorithms share this hyperparameter."""
     if n not in spaces[one].domains:
         return False
     texts = {domain_text(spaces[a].domains[n]) for a in (one, other)}

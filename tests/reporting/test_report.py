@@ -414,7 +414,6 @@ def test_a_comparison_shows_what_its_searches_had_found_by_trials(comparison: Pa
     table.assign(searches=3, metric="val_acc").to_csv(run / "budget.csv", index=False)
     write_json(run / "compare.json", json.loads((run / "compare.json").read_text()) | {"searches": 3, "margin": 0.005})
     text = said(run, tmp_path / "x.html")
-    assert "In the searches, by val_acc of validation rows, the leader is local (from 1 trial on)" in text
     assert "paired by search, with verdicts against a margin of 0.5 points at 5 % for all together" in text
     assert "What a search had found after so many trials: val_acc of validation rows in %" in text
     assert "local 1: 90.00 ± 2.00 1: 90.00 ± 2.00 fedproto 2: 81.00 ± 1.00 2: 82.00 ± 1.00" in text

@@ -30,7 +30,7 @@ from support.waiting import wait_for
 
 from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
-from fedtune.reporting.watch import drawing, server, together, trial_log
+from fedtune.reporting.watch import drawing, server, trial_log
 from fedtune.reporting.watch.history import StudyFolders
 from fedtune.reporting.watch.history import rows as rows_of
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
@@ -372,14 +372,16 @@ def test_a_part_is_sent_once_and_a_report_is_drawn_anew_when_it_changes(
     assert someone.get("/drawn/").text == "" and len(drawn) == 2  # the history has no report
 
 
-def test_runs_beside_one_another_tell_what_differs(storage: Path, client: Any) -> None:
+def test_runs_beside_one_another_are_what_a_report_on_several_is(storage: Path, client: Any) -> None:
     search(storage / "other", "finished", scheduler="none", scenario={"dataset": "digits", "rounds": 9}, rounds=9)
     runs = {name: storage / name for name in ("done", "other")}
-    text = " ".join(re.sub("<[^>]*>", " ", together.html(runs)).split())
-    assert '<a href="/run/done">' in together.html(runs)
-    assert "searched with up to 6 rounds, tpe, asha with rungs at 2 up to 9 rounds, tpe, none with rungs at 2" in text
-    assert "rounds 6 9" in text and "dataset digits" not in text and "lr 0.02 0.02" in text
-    assert "Best validation accuracy so far against rounds trained" in text
+    html, _ = asyncio.run(drawing.Artist().draw(runs))
+    text = " ".join(re.sub("<[^>]*>", " ", html).split())
+    for i, name in enumerate(runs, 1):
+        assert f'<td class="short"><a href="#run{i}">{name}</a></td>' in html and f'<section id="run{i}">' in html
+    assert text.startswith("Report All runs run what state trials in the search best, fresh seeds default, fresh seeds")
+    assert "up to 6 rounds, tpe, asha with rungs at 2" in text and "up to 9 rounds, tpe, none with rungs at 2" in text
+    assert text.count("Best validation accuracy so far against rounds trained") == 2
     someone = client(storage)
     assert someone.get("/together?run=done&run=done").status == 404
     assert someone.get("/together?run=done&run=nothing").status == 404
@@ -544,8 +546,8 @@ def test_chosen_runs_are_set_beside_one_another(storage: Path, browser: Browser)
         browser.press("//input[@name='text']", "nothing like it")
         wait_for(lambda: "2 of 3 runs" in browser.text())  # what is chosen stays
         browser.press("//button[@type='submit']")
-        wait_for(lambda: "Settings that differ" in browser.text(), 240)
-        assert "searched with" in browser.text() and "third" not in browser.text()
+        wait_for(lambda: "default, fresh seeds" in browser.text(), 240)
+        assert "done" in browser.text() and "other" in browser.text() and "third" not in browser.text()
         assert browser.script("return location.search") == "?run=done&run=other"
 
 

@@ -98,7 +98,6 @@ def test_the_unit_is_the_search_and_none_has_more_trials_than_another(tmp_path: 
     assert tuple(of.loc[("slow", 3), ["score", "half"]]) == pytest.approx(statistics.mean([0.7, 0.6, 0.7]), abs=1e-15)
     assert of["rank"].unstack().loc["quick"].tolist() == [1, 1, 2, 2]
     assert of.loc[("quick", 2), "rounds"] == 18
-    assert budgets.leaders(found) == [(1, 2, "quick"), (3, 4, "slow")]
     assert budgets.settled(found, ACCURACY) == 3
     alone = budgets.table(three(tmp_path / "again")[:1])
     assert alone["half"].isna().all() and budgets.settled(alone, ACCURACY) == 3
@@ -132,23 +131,6 @@ def test_from_when_on_the_order_stays_by_its_definition() -> None:
             fine = [all(means[x][n] > means[y][n] for x, y in apart) for n in range(6)]
             want = next(n for n in range(6) if all(fine[n:])) + 1 if apart else None
             assert budgets.settled(of_means(**means), ACCURACY, margin) == want
-
-
-def test_who_leads_is_said_of_means_and_of_one_search_with_a_warning(tmp_path: Path) -> None:
-    found = budgets.table(three(tmp_path))
-    said = text.by_budget(found, ACCURACY)
-    assert said == (
-        "In the searches, by val_acc of validation rows, the leader is quick (1 to 2 trials), slow (from 3 trials on); "
-        "the order of the means stays as it is from 3 trials on."
-    )
-    one = text.by_budget(budgets.table(three(tmp_path / "one")[:1]), ACCURACY)
-    assert one.endswith("; with one search each, another may order them otherwise.")
-    assert text.by_budget(found[found["algorithm"] == "slow"], ACCURACY) == ""
-    assert "order" not in text.by_budget(of_means(a=[0.5], b=[0.4]), ACCURACY), "of one trial nothing changes"
-    near = of_means(a=[0.5, 0.7, 0.701, 0.703], b=[0.4, 0.69, 0.702, 0.702], c=[0.1, 0.1, 0.1, 0.1])
-    assert text.by_budget(near, ACCURACY).endswith(
-        "a (1 to 2 trials), b (after 3 trials), a (after 4 trials); the order of the means changed with the last trial."
-    )
 
 
 def test_its_table_has_powers_of_two_and_the_last_and_the_last_leader_first(tmp_path: Path) -> None:

@@ -218,8 +218,6 @@ def test_a_comparison_of_several_searches_from_end_to_end(
             want = statistics.mean([of[:n].max() for of in runs])
             got = seen[(seen["algorithm"] == name) & (seen["trials"] == n)]
             assert got[["score", "half"]].to_numpy()[0] == pytest.approx(want, abs=1e-12)
-    assert record["by_budget"]["metric"] == "val_acc" and record["by_budget"]["leaders"][-1]["to"] == 2
-    assert "In the searches, by val_acc of validation rows, the leader is" in said
     assert "what a search had found after so many trials" in said
     assert pd.read_csv(folder / "table.csv")["search_trials"].tolist() == [4, 4, 4]
     before = {folder / f: (folder / f).read_bytes() for f in ("table.csv", "pairs.csv", "budget.csv")}

@@ -1,7 +1,6 @@
 """The report below a live page, drawn in a process of its own: it needs the libraries of a report, and ends.
 
-    python -m fedtune.reporting.watch.drawing NAME RUN            # a search's or a comparison's report
-    python -m fedtune.reporting.watch.drawing NAME RUN NAME RUN … # several beside one another
+    python -m fedtune.reporting.watch.drawing NAME RUN [NAME RUN …]
 
 It answers with JSON: the HTML, or an error, and the processor's seconds that it took.
 """
@@ -88,8 +87,11 @@ def main() -> None:
     with redirect_stdout(sys.stderr):  # whatever a library prints
         try:
             with quick_imports():
-                from fedtune.reporting.watch import together
-            answer = {"html": together.html(runs)}
+                from fedtune.reporting import sections, templates
+                from fedtune.reporting.watch import pages
+            links = {name: pages.log_links(name, run) for name, run in runs.items()}
+            parts = [sections.read(run, f"run{i}", False, links[name]) for i, (name, run) in enumerate(runs.items(), 1)]
+            answer = {"html": str(templates.part("drawn", parts, sections.overview(parts), time.time()))}
         except Exception as error:  # a run in any state; the page says why
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             answer = {"error": kind + " ".join(str(error).split())[:500]}

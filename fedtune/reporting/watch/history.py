@@ -116,14 +116,15 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
     else:
         status = reader.read(run)
         done = status.counted.partition(":")[0]
-        best = _so_far(status, metric) if isinstance(status, SearchStatus) else None
+        if isinstance(status, SearchStatus) and status.best:
+            value = status.best.rows[0][status.best.columns.index(metric)]
+            best = float(value) if value else None
     started = str(record.get("started", "")).replace("T", " ")[:16]
     minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
     return HistoryRow(name, state, best, metric=metric, done=done, what=what, started=started, minutes=minutes)
 
 
 def _on_scenario(record: Mapping[str, Any]) -> str:
-    """Where a run trains, in words."""
     if "program" in record:
         return " (a program)"
     name = record.get("scenario_name") or (record.get("scenario") or {}).get("dataset")
@@ -131,17 +132,8 @@ def _on_scenario(record: Mapping[str, Any]) -> str:
 
 
 def _best_value(files: RunFiles, metric: str) -> float | None:
-    """The objective of a search that is over, as its best.yaml tells."""
     try:
         value = (reading.best(files.best_file).get("found") or {}).get(metric)
     except (OSError, ValueError):
         return None
     return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _so_far(search: SearchStatus, metric: str) -> float | None:
-    """The objective of the best trial so far."""
-    if search.best is None:
-        return None
-    value = search.best.rows[0][search.best.columns.index(metric)]
-    return float(value) if value else None

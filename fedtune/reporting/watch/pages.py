@@ -17,7 +17,7 @@ from fedtune.reporting.watch import history, trial_log
 from fedtune.reporting.watch.history import HistoryRow, StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
-from fedtune.runs.overview import ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status
+from fedtune.runs.overview import ComparisonStatus, Reader, SearchStatus, Status
 from fedtune.runs.trial_states import ALIVE
 
 MOST = 12  # runs that are shown together
@@ -47,7 +47,6 @@ def of_history(runs: StudyFolders, reader: Reader) -> Page:
 
 
 def _of_history(row: HistoryRow) -> list[str]:
-    """A run's cells: a box that chooses it, its name, and what is known of it."""
     box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
     best, minutes = ("" if v is None else text.format(v) for v, text in ((row.best, "{:.4f}"), (row.minutes, "{:g}")))
     named = link(row.name, run_address(row.name))
@@ -81,25 +80,16 @@ def of_several(runs: Mapping[str, Path]) -> Page:
 
 
 def _state(name: str, run: Path, status: Status) -> str:
-    """How a run stands: what is counted, the time left, and tables of what it does."""
-    tables, notes, text, bar = [], [], "", Markup()
-    reason = getattr(status, "reason", "")
+    tables, bar = [], Markup()
     if isinstance(status, SearchStatus):
         tables, bar = _of_search(status, log_links(name, run)), _progress(status)
-        notes = [f"begun {status.started[:16].replace('T', ' ')} UTC", status.choice]
-        notes += [f"own files: {', '.join(status.own)}"] * bool(status.own)
     elif isinstance(status, ComparisonStatus):
         tables = _of_comparison(name, status)
-    elif isinstance(status, ReproductionStatus):
-        bar = part("bar", status.done, status.planned, "runs that are done")
-        notes = [f"{status.goes_on} continues it"] * bool(status.goes_on)
-        text = reading.text(status.tables) if status.tables else ""
-    lines = [*filter(None, notes)]
-    return part("state", status, _dashboard(run, status), bar, notes=lines, reason=reason, some=tables, text=text)
+    text = reading.text(RunFiles(run).markdown_file) if kind_of(run) == REPRODUCTION else ""
+    return part("state", status, _dashboard(run, status), bar, some=tables, text=text)
 
 
 def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable]:
-    """The best trials, what each worker does, and the rungs."""
     tables = []
     if best := status.best:
         title = f"{'Best trials' if status.over else 'Best so far'}: {best.title}"
@@ -107,7 +97,7 @@ def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable
         tables.append(TextTable(title, best.columns, rows, best.columns[:2], best=0))
     if status.workers and not status.over:
         tables.append(_of_workers("What each worker does", status, links))
-    if status.begun:
+    if status.counts:
         bars = [part("bar", r.went_on, r.reached, f"went on from {r.where}") for r in status.rungs]
         counts = [[r.where, str(r.reached), str(r.went_on), bar] for r, bar in zip(status.rungs, bars, strict=True)]
         tables.append(TextTable("Rungs", ("at", "reached", "went on", ""), counts, ("at", "")))
@@ -127,7 +117,6 @@ def _of_workers(caption: str, status: SearchStatus, links: Mapping[str, str]) ->
 
 
 def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
-    """The searches, and what the workers of those that go on do."""
     rows = []
     for s in status.searches:
         counted = Markup("{}{}").format(s.counted, _progress(s))
@@ -140,7 +129,6 @@ def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
 
 
 def _progress(status: SearchStatus) -> Markup:
-    """How many of a search's trials are over, as a bar."""
     ended = sum(n for how, n in status.counts.items() if how not in (*ALIVE.values(), "open"))
     return part("bar", ended, status.planned, "trials that are over")
 

@@ -97,7 +97,6 @@ class WatchPages:
         self._artist.close()
 
     def _page(self, request: Request) -> Page:
-        """The page that is asked for; KeyError or UserError if there is none."""
         kind, name = _address(request).split("/")[1].partition("?")[0], request.path_params.get("run")
         if kind == "together":
             names = dict.fromkeys(request.query_params.getlist("run"))
@@ -152,14 +151,12 @@ class WatchPages:
 
 
 def _address(request: Request) -> str:
-    """A page's own address, also of its parts."""
     path: str = request.scope["path"]
     query = request.scope["query_string"].decode("latin-1")
     return quote(path.removeprefix("/top").removeprefix("/drawn")) + (f"?{query}" if query else "")
 
 
 def _unless_known(request: Request, part: Part) -> Response:
-    """A part of a page, unless the browser has it."""
     version, html = part
     known = request.headers.get("if-none-match") == version
     return HTMLResponse("" if known else html, 304 if known else 200, {"ETag": version})
@@ -199,8 +196,6 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends whoever draws together with itself."""
-
     def __init__(self, config: uvicorn.Config, watch: WatchPages) -> None:
         super().__init__(config)
         self._watch = watch

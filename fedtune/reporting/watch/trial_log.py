@@ -80,5 +80,4 @@ def _texts(run: Path, folder: Path, trial: str) -> Iterator[tuple[str, list[str]
 
 
 def _inside(file: Path, run: Path) -> bool:
-    """Whether this is a plain file of the study's folder, and no link that leads out of it."""
     return file.is_file() and file.resolve().is_relative_to(run.resolve())

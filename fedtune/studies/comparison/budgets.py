@@ -48,7 +48,6 @@ def averaged(p: SearchPlan) -> bool:
 
 
 def _begun(p: SearchPlan) -> pd.DataFrame:
-    """The trials that a search began, in their order."""
     trials = frames.trials_table(p.files)
     return trials[trials["status"] != "not started"]
 
@@ -86,19 +85,8 @@ def _of_search(p: SearchPlan) -> pd.DataFrame:
 
 
 def _best_score(trials: pd.DataFrame, p: SearchPlan) -> float:
-    """The score of a search's best trial if these were all; NaN if none of them could be chosen."""
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     return math.nan if best is None else float(best[p.goal.first.column])
-
-
-def leaders(table: pd.DataFrame) -> list[tuple[int, int, str]]:
-    """Who leads by how many trials: the first and the last number of them, and a name (several if they are equal)."""
-    first = table[(table["rank"] == 1) & table["score"].notna()].groupby("trials")["algorithm"].agg(" and ".join)
-    spans = []
-    for name, group in itertools.groupby(first.items(), key=lambda row: row[1]):
-        numbers = [int(n) for n, _ in group]
-        spans.append((numbers[0], numbers[-1], str(name)))
-    return spans
 
 
 def settled(table: pd.DataFrame, objective: Objective, margin: float = 0.0) -> int | None:

@@ -23,7 +23,6 @@ def cite(*keys: str) -> str:
 
 @cache
 def _entries() -> dict[str, str]:
-    """The BibTeX entries of `references.bib` by key, in its order."""
     texts = re.split(r"\n\n(?=@)", REFERENCES.read_text(encoding="utf-8").strip())
     return {str(re.match(r"@\w+\{(\w+),", text)[1]): text for text in texts}  # type: ignore[index]
 

@@ -59,7 +59,6 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
 
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:
-    """The data sets by name; UserError if some search's seeds, or its fresh ones, cannot be prepared."""
     data: dict[str, Any] = {}
     prepared = set()
     for p in c.every:
@@ -98,7 +97,6 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 
 
 def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
-    """Whether every search is over: one that was interrupted ends this."""
     count = itertools.count(1)
     for plans in c.searches:  # on the same seeds; those with the same source share what they train on
         prepared: dict[Any, list[Any]] = {}
@@ -130,7 +128,6 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
 
 
 def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
-    """Begin a search, resume it, or leave one that is over alone; its exit status."""
     record: dict[str, Any] = {"extends": p.extended.name} if p.extended else {}
     if not p.files.record_file.exists():
         return search_study.run_search(p, record, data, prepared, fits, resumed=False)
@@ -146,7 +143,6 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
 
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """Train the tuned configurations on fresh seeds, write and show the tables; returns the record's results."""
     files = RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
         c.searches, data, c.options.seeds, c.options.candidates, files.evaluations_folder

@@ -69,7 +69,6 @@ def _plain(text: object) -> str:
 
 
 def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
-    """What is compared, and on which seeds."""
     compared, first_searches = c.compared.items(), (next(iter(of.values())) for of in c.searches)
     return {
         "k": len(c.searches),
@@ -86,7 +85,6 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
 
 
 def _of_searches(c: ComparisonPlan, ran: Ran) -> dict[str, Any]:
-    """How long trials last, what suggests them, what stops them early, what is chosen by, which ranges are the same."""
     p, (suggests, suggests_cites) = c.first, SEARCHERS[c.first.searcher]
     stops_by, stops_cites = SCHEDULERS.get(p.scheduler, ("", "")) if not p.unjudged else ("", "")
     unit, limit = UNITS.get(p.budget.unit, "rounds"), p.budget.limit
@@ -116,7 +114,6 @@ def _of_searches(c: ComparisonPlan, ran: Ran) -> dict[str, Any]:
 
 
 def _of_results(c: ComparisonPlan, found: Results) -> dict[str, Any]:
-    """The tests, the estimate against the number of trials, versions and commits."""
     percent, of_versions = comparison_text.in_percent(found.pairs), found.record.get("versions") or {}
     commits = [n for n in commits_of(found.record) if n]
     return {

@@ -13,7 +13,7 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.experiment.experiment import Experiment, built_in, fitting
-from fedtune.experiment.scenarios import find
+from fedtune.experiment.scenarios import OWN, find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
@@ -105,7 +105,7 @@ class ComparisonPlan:
         if p := next(of_engine, None):
             experiment = built_in(p.workload, "a scenario")
             preset, scenario = experiment.preset, dataclasses.asdict(experiment.as_given)
-            return {"scenario_name": p.scenario, "scenario": scenario, "preset": preset}
+            return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": preset}
         return {}
 
     def to_record(self) -> dict[str, Any]:
@@ -200,7 +200,6 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
-    """UserError for options under which algorithms cannot be compared."""
     find(options.scenario)
     if options.gpus_per_trial == AUTO:
         raise UserError(
@@ -225,17 +224,16 @@ def _require_comparable(options: ComparisonOptions) -> None:
 
 
 def _algorithms(options: ComparisonOptions) -> dict[str, str]:
-    """The requested algorithms, as typed; UserError unless there is at least one, and each is named once."""
     if not options.algos:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if options.algos == "all":
-        scenario = dataclasses.replace(options, algo="local", set=options.set_fields).experiment().scenario
+        of_scenario = {n: v for n, v in options.set.items() if n in vars(OWN)}
+        scenario = dataclasses.replace(options, algo="local", set=of_scenario).experiment().scenario
         return {n: n for n in fitting(scenario) if " " not in n}
     return _named(options.algos, "--algos")
 
 
 def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
-    """The algorithms that others are tested against, as typed; they may be compared ones too."""
     alone = all(map(is_program, names.values())) and options.baselines == BASELINES
     if options.baselines == "none" or alone:  # built-in baselines would train on other data than programs
         return {}
@@ -256,7 +254,6 @@ def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | N
 
 
 def _named(text: str, flag: str) -> dict[str, str]:
-    """Algorithms separated by commas, as they were typed; UserError for an unknown one, or one that comes twice."""
     names = {canonical(typed): typed for typed in user_files.split(text)}
     if len(set(map(plain_name, names))) < len(user_files.split(text)):
         raise UserError(f"{flag} names each algorithm once, but got {text}")
@@ -264,7 +261,6 @@ def _named(text: str, flag: str) -> dict[str, str]:
 
 
 def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
-    """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     alone = all(map(is_program, names.values()))
     place = "programs" if alone else plain_name(options.scenario)
@@ -299,7 +295,6 @@ def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOpti
 
 
 def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
-    """A search's plan; one that has begun is planned as it was.  more: of `plan.make`."""
     run = Path(search.storage_path) / str(search.name)
     if RunFiles(run).record_file.exists():
         then = {**search.recorded, "space": RunFiles(run).record_with("space")["space"]}
@@ -308,7 +303,6 @@ def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
 
 
 def _repeated_plan(first: SearchPlan, search: SearchOptions, draws: int = 0) -> SearchPlan:
-    """The plan of one of an algorithm's other searches: as its first, on other seeds or by other draws."""
     search = dataclasses.replace(search, vary=first.options.vary, grace=first.options.grace)
     return _planned(search, since=first.budget.since, draws=draws)
 
@@ -341,7 +335,6 @@ def _also(p: SearchPlan, every: Iterable[SearchPlan]) -> list[str]:
 
 
 def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:
-    """UserError unless all have the same number of trials and of rounds, one objective, and one figure."""
 
     def require(what: str, values: Mapping[str, object], advice: str) -> None:
         if len(set(values.values())) > 1:

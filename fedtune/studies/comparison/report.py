@@ -71,20 +71,17 @@ def report(
     say(f"folder: {near(c.folder)}")
     say(f"report: {command_line('report', c.folder)}")
     say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
-    leaders = [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(found.by_budget)]
     return {
         "unequal": unequal,
         "outcome": comparison_text.outcome(found.table, found.pairs, found.against),
         "contrasts": _entries(found.pairs),
         "control_contrast": _entries(found.twice),
-        "by_budget": {"metric": found.objective.name, "leaders": leaders},
     }
 
 
 def _results(
     c: ComparisonPlan, evaluations: pd.DataFrame, cells: Mapping[str, list[published.Cell]], record: dict[str, Any]
 ) -> Results:
-    """The tables.  cells: published figures of each algorithm."""
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
     costs = {name: comparison_tables.search_costs([of[name].folder for of in c.searches]) for name in c.plans}
     objective, margin = c.first.goal.first, c.options.margin
@@ -102,7 +99,6 @@ def _results(
 
 
 def _entries(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows for a record, which has None for what is no number."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
@@ -117,7 +113,6 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 
 
 def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None:
-    """table.md and table.tex.  lines: warnings and notes below the tables."""
     titled, sentences = found.titled(), found.sentences
     heading = "\n\n".join([f"# {found.title}", f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]

@@ -106,10 +106,9 @@ class Results:
 
     @property
     def sentences(self) -> list[str]:
-        """The result: who is the best on fresh seeds, and who led in the searches after how many trials."""
+        """The result: who is the best on fresh seeds."""
         done = not (self.table.empty or self.pairs.columns.empty or self.against.columns.empty)
-        answer = text.outcome(self.table, self.pairs, self.against) if done else ""
-        return [*filter(None, (answer, text.by_budget(self.by_budget, self.objective) if len(self.by_budget) else ""))]
+        return [*filter(None, [text.outcome(self.table, self.pairs, self.against) if done else ""])]
 
     @property
     def best(self) -> tuple[str, str]:
@@ -163,7 +162,6 @@ class Results:
         return f"{what} {unit}mean ± 95 % interval over {over}"
 
     def _cost_title(self) -> str:
-        """The budget of each search, and how many seeds its choice cost."""
         limit, more = self.record["budget"], self.record.get("choose_seeds", 1) - 1
         most = f"{limit['limit']:g} {UNITS.get(limit['unit'], 'rounds')}"
         choice = f", and trained the best {TOP} on {several(more, 'more seed')}" if more else ""

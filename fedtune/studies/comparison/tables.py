@@ -254,7 +254,6 @@ def numbers(runs: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def _differences(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
-    """Differences in a metric between two sets of runs, paired by unit."""
     return (numbers(a, metric) - numbers(b, metric)).to_numpy(float)
 
 

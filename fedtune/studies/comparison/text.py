@@ -10,17 +10,14 @@ from typing import Any
 import pandas as pd
 
 from fedtune.core.metrics import limits
-from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.core.terminal import printable, several
 from fedtune.runs.tables import DEFAULT
 from fedtune.runs.trial_states import FAILED
-from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
-CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
 
@@ -54,35 +51,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     return "; ".join(clauses) + "."
 
 
-def by_budget(table: pd.DataFrame, objective: Objective) -> str:
-    """Sentences on who leads after how many trials, and from how many on the order stays; "" for one algorithm alone.
-
-    table: that of `budgets`.  The sentences are on means of scores in the searches, and are no verdict.
-    """
-    leading = budgets.leaders(table)
-    if table["algorithm"].nunique() < 2 or not leading:
-        return ""
-    last = int(table["trials"].max())
-    spans = [f"{name} ({_span(first, to, last)})" for first, to, name in leading]
-    cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
-    clauses = [f"In the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
-    since = budgets.settled(table, objective)
-    if since and last > 1:
-        stays = f"stays as it is from {several(since, 'trial')} on" if since < last else "changed with the last trial"
-        clauses.append(f"the order of the means {stays}")
-    if (table["searches"] == 1).all():
-        clauses.append("with one search each, another may order them otherwise")
-    return "; ".join(clauses) + "."
-
-
-def _span(first: int, last: int, largest: int) -> str:
-    if first == last:
-        return f"after {several(first, 'trial')}"
-    return f"from {several(first, 'trial')} on" if last == largest else f"{first} to {last} trials"
-
-
 def _score(metric: str) -> str:
-    """What searches select by, in words."""
     return metric + " of validation rows" * metric.startswith("val_")
 
 
@@ -164,7 +133,6 @@ def from_itself(pair: pd.DataFrame) -> str:
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
-    """The runs on fresh seeds whose program failed, each with its reason."""
     if "reason" not in evaluations:  # built-in algorithms alone have no such column
         return []
     failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
@@ -172,7 +140,6 @@ def _failed(evaluations: pd.DataFrame) -> list[str]:
 
 
 def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
-    """A note on algorithms for which the fresh seeds chose another configuration than the search's best."""
     others = tuned[tuned["configuration"] != "top 1"].drop_duplicates("algorithm")
     if others.empty:
         return []
@@ -241,7 +208,6 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without(none: Mapping[str, str], frame: pd.DataFrame) -> pd.DataFrame:
-    """The table without those of these columns that have nothing but this text."""
     return frame.drop(columns=[name for name, text in none.items() if set(frame[name]) <= {text}])
 
 
@@ -300,7 +266,6 @@ def in_latex(cell: str) -> str:
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
-    """Means with their ±; in words why there is none."""
     how = table["lost"] if "lost" in table else ["diverged"] * len(table)
     return [
         text if text != "–" else f"{word} in {k:.0f} of {n:.0f}" if k > 0 else "none found"
@@ -327,7 +292,6 @@ def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "")
 def _intervals(
     frame: pd.DataFrame, column: str, scale: int, form: str, within: tuple[float, float], half: str = ""
 ) -> list[str]:
-    """A column of means with their ±."""
     pairs, (low, high) = zip(frame[column], frame[half or f"{column}_half"], strict=True), within
     return [interval(scale * v, scale * h, form, within=(scale * low, scale * high)) for v, h in pairs]
 

@@ -117,7 +117,6 @@ class LiveView(Callback):
                 print(self.line(ended), file=sys.stderr, flush=True)
 
     def _elapsed(self) -> str:
-        """Minutes and seconds since the search began, or was resumed."""
         return "{}:{:02d}".format(*divmod(int(time.monotonic() - self.began), 60))
 
     def _row(self, table: Table, name: str, at: int, value: float | None, config: Row, style: str = "") -> None:

@@ -223,6 +223,5 @@ def opened(p: SearchPlan) -> Iterator[list[TrialLogger]]:
 
 
 def _about(p: SearchPlan) -> dict[str, Any]:
-    """What every run of a search says of it."""
-    search = f"{p.folder.parent.name}/{p.name}"
-    return {"search": search, "algorithm": p.workload.name, "scenario": p.scenario, "seed": p.workload.seed}
+    search = f"{p.folder.parent.name}/{p.folder.name}"
+    return {"search": search, "algorithm": p.workload.name, "scenario": p.options.scenario, "seed": p.workload.seed}

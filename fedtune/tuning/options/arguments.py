@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,29 +116,6 @@ def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
         ray_start.require_cpus(values_given["cpus_per_trial"], values_given.get("address"))
     fields = {n.removeprefix("field_"): v for n, v in values.items() if n.startswith("field_")}
     return values_given | ({"fields": fields} if fields else {})
-
-
-def words(given: Mapping[str, Any], cls: type) -> list[str]:
-    """The arguments of a command line that give these options of a class; those that are as by default are left out."""
-    from fedtune.experiment import scenario
-
-    arguments: list[str] = []
-    for f in options.options(cls):
-        default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
-        if f.name not in given or (value := given[f.name]) == default:
-            continue
-        name = options.flag(f.name, f.default)
-        if isinstance(default, bool):
-            arguments.append(name)
-        elif isinstance(value, Mapping):
-            arguments += [word for n, v in value.items() for word in (name, f"{n}={v}")]
-        else:
-            values = value if isinstance(value, list | tuple) else [value]
-            arguments += [word for v in values for word in (name, str(v))]
-    for n, v in dict(given.get("fields", {})).items():
-        if v is not None:
-            arguments += [options.flag(n), str(v)] if n in scenario.FLAGS else ["--set", f"{n}={v}"]
-    return arguments
 
 
 def read_config(path: str) -> dict[str, Any]:

@@ -214,15 +214,6 @@ class ExperimentOptions:
         declared = hyperparameters(type(scenario)) | hyperparameters(cls)
         return replace(experiment, pinned={n: declared[n].check(v) for n, v in fixed.items()})
 
-    @property
-    def set_fields(self) -> dict[str, Any]:
-        """What --set gives of the scenario's fields; the rest are hyperparameters, which it fixes."""
-        from fedtune.core.hyper import hyperparameters
-        from fedtune.experiment.scenario import Scenario
-
-        names = {f.name for f in fields(Scenario)} - hyperparameters(Scenario).keys()
-        return {n: v for n, v in self.set.items() if n in names}
-
     def split(self, own: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
         """The scenario's fields that are given, also by --set, and the hyperparameters that are fixed.
 
@@ -258,7 +249,6 @@ class ExperimentOptions:
         return is_program(self.algo)
 
     def _require_of_program(self) -> None:
-        """UserError for an option that says how fedtune itself trains: a program does as it wants."""
         names = [n for n in OF_ENGINE if n != "metric" or naming.is_file(self.algo)]  # --metric is a program's, too
         given = [f.name for f in fields(ExperimentOptions) if f.name in names and getattr(self, f.name) != f.default]
         if given := [*given, *(n for n in self.fields if n != "rounds")]:

@@ -115,7 +115,6 @@ def check(given: Any) -> None:
 
 
 def _plain(default: Any) -> Callable[[Any], Any]:
-    """What parses an option that has no parser of its own: a switch, names and values, or a text."""
 
     def parse(value: Any) -> Any:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
