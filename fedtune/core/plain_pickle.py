@@ -1,7 +1,6 @@
 """Read pickles of arrays, dictionaries, lists, numbers and text; nothing in a pickle is ever run.
 
-A pickle is a program.  All that it can call here are stand-ins for the few functions with which NumPy stores arrays:
-each checks what it is given.  Anything else is refused by name.
+A pickle is a program.  All that it can call here are stand-ins for the functions with which NumPy stores arrays.
 """
 
 from __future__ import annotations
