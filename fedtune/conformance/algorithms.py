@@ -22,7 +22,6 @@ CHECKS: tuple[ConformanceCheck[Subject], ...] = (
     exactness.stack_equals_loop,
     exactness.grouping,
     exactness.checkpoint,
-    messages.counted_bytes,
     messages.rows_stay_home,
     declarations.first_effects,
     declarations.metrics,

@@ -31,7 +31,7 @@ BASE = ("finite", "inputs", "draws", "own state", "seed")
     needs=("finite", "messages"),
 )
 def one_program(s: Subject) -> Violation | Note | None:
-    """torch.func.vmap runs it, or says where it cannot; later checks then run one client after the other."""
+    """If it cannot, later checks run one client after the other."""
     if s.executor == "loop":
         return Note("not checked, because vmap cannot run the model")
     try:

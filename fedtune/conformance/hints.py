@@ -8,12 +8,8 @@ from fedtune.user_code import user_errors
 
 _HINTS = (
     (
-        r"data-dependent control flow|calling \.item\(\)|Boolean value of Tensor",
-        "compute both branches and choose with torch.where; no .item(), no `if tensor`",
-    ),
-    (
-        r"dynamic|nonzero|masked_select|boolean mask|bool.*index",
-        "use a mask with torch.where instead of boolean indexing, nonzero or unique: shapes must not depend on values",
+        r"cannot run stacked",
+        "use torch.where and masks: no .item(), `if tensor`, boolean index or nonzero",
     ),
     (r"inplace|in-place", "write a new tensor (a + b) instead of changing one (a += b, a.add_(b))"),
     (

@@ -83,7 +83,7 @@ class ModelSubject:
     needs=("inputs",),
 )
 def fits(s: ModelSubject) -> Violation | Note | None:
-    """The width is found by running it; building it must not draw from the process's random streams."""
+    """Its width is found by running it."""
     streams = Streams.now()
     try:
         width = architectures.width(s.name, s.shape, s.classes, s.features, s.dtype)

@@ -99,8 +99,7 @@ def draws(s: Subject) -> Violation | Note | None:
 def own_state(s: Subject) -> Violation | Note | None:
     """What is set on the algorithm's object, and a round many times from the same state.
 
-    A round of several clients is repeated a few times, for what clients do to each other; that of a single one, which
-    takes a fraction of the time, often, for what shows only after many calls.
+    That of several clients a few times, for what they do to each other; a single one's, which is cheaper, often.
     """
     alg = s.run(s.cases.few, executor="loop").sim.setup.algorithm
     if strange := set(vars(alg)) - set(type(alg).__dataclass_fields__):

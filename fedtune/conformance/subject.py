@@ -19,7 +19,7 @@ from fedtune.conformance.check import RunFailed, Violation
 from fedtune.conformance.watching import MessageLog, watched
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
-from fedtune.core.hyper import Hyperparameter, hyperparameters
+from fedtune.core.hyper import hyperparameters
 from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, named, take
@@ -40,15 +40,8 @@ class OfClass(Experiment):
 
     cls: type[Algorithm] = field(default=Algorithm)
 
-    def hyperparameters(self) -> dict[str, Hyperparameter]:
-        """All hyperparameters: the algorithm's and the scenario's."""
-        return hyperparameters(Scenario) | hyperparameters(self.cls)
-
-    def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
-        """The algorithm and the scenario under a configuration."""
-        own = hyperparameters(self.cls)
-        scenario = self.scenario.override(**{n: v for n, v in config.items() if n not in own})
-        return self.cls(**{n: v for n, v in config.items() if n in own}), scenario
+    def _class(self) -> type[Algorithm]:
+        return self.cls
 
 
 class WatchedRun:

@@ -1,9 +1,8 @@
 """PyTorch's random functions in client code draw from each client's own stream.
 
-`torch.rand`, `Tensor.normal_`, `nn.Dropout`, `F.gumbel_softmax`, dropout inside attention: all of them end in a few
-operations.  Here these operations take their numbers from the stream of the client that they run for, in order.  So
-a number has an address (stream, step, call).  It is the same whether clients are stacked or run one by one, however
-they are grouped, on every device, and after a resume.  Numbers are drawn on the CPU and then moved.
+All of them, dropout included, end in a few operations.  Here these take their numbers from the stream of the client
+that they run for.  So a number has an address (stream, step, call), and is the same stacked or one by one, in any
+groups, on every device, and after a resume.  Numbers are drawn on the CPU and then moved.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class CannotRepeat(RuntimeError):
 class Draws(TorchDispatchMode):
     """Run a function of client code and serve its random draws.
 
-    Watching every operation costs microseconds each, so code that draws nothing when it first runs is not watched from
-    then on.  If it draws later, it is run again and watched; this is safe because client code is pure.
+    Watching costs time, so code that draws nothing when it first runs is not watched.  If it draws later, it is run
+    again and watched.
     """
 
     def __init__(self, code: Any = None, net: nn.Module | None = None) -> None:
@@ -191,10 +190,7 @@ Sampler = Callable[[dict[str, Any], Sequence[int], torch.dtype, torch.Generator]
 
 
 def _filled(name: str, *arguments: str) -> Sampler:
-    """A distribution that PyTorch has as an in-place operation.
-
-    A new tensor is filled, so memory order does not matter.
-    """
+    """A distribution that PyTorch has as an in-place operation, on a new tensor: memory order does not matter."""
 
     def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
         values = [a[n] for n in arguments if a.get(n) is not None]

@@ -31,10 +31,7 @@ SHORT_NAME = 3  # names up to this length may differ in one letter of two: ls, l
 
 
 def unknown(kind: str, name: str, known: Iterable[str], command: str = "") -> UserError:
-    """The error for an unknown name, with the nearest known name and a list of all.
-
-    where: the command that shows all of them.  If they do not fit into a line, only the nearest are listed.
-    """
+    """The error for an unknown name, with all known ones, or the nearest and the command that shows all."""
     names = sorted(known)
     text = name if len(name) <= LIST_LENGTH else f"{name[: LIST_LENGTH // 2]}…"
     similar = _nearest(text, names, 1, cutoff=0.6 if len(text) > SHORT_NAME else 0.5)

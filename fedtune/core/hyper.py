@@ -2,8 +2,7 @@
 
     lam: float = hyper(1.0, 0.1, 10.0, log=True, symbol="λ", first_round=2, help="weight of the pull")
 
-This declaration validates values, parses the command line, makes Ray Tune's search domain, fills `fedtune list`
-and sets the first rung of an early-stopping search.
+It validates values, makes Ray Tune's search domain, fills `fedtune list` and sets the first rung of early stopping.
 """
 
 from __future__ import annotations
@@ -105,8 +104,7 @@ class Hyperparameter:
     def check(self, value: Any) -> Any:
         """The value in its declared type; UserError if it is outside the declared ones.
 
-        Strings are parsed first, so the command line and Python give the same value; scalars of NumPy, pandas and
-        PyTorch are converted too.
+        Strings are parsed first; scalars of NumPy, pandas and PyTorch are converted too.
         """
         value = python_value(value)
         if isinstance(value, str) and not isinstance(self.default, str):
@@ -184,8 +182,8 @@ def hyper(
     log            searched on a log scale.
     choices        the values of a categorical hyperparameter.
     extra_values   single values allowed outside the range (for example 0, to switch a term off).
-    first_round    the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
-                   method that returns this round; an early-stopping search puts no rung before it.
+    first_round    the first round (1-based) whose evaluation can depend on it, or the algorithm's method that
+                   returns it; an early-stopping search puts no rung before it.
     late           in most of the space it matters only in late rounds, if at all: rungs do not wait for it.
 
     >>> from dataclasses import dataclass

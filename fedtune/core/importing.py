@@ -10,12 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Pause the garbage collector during many imports, and exclude the objects that exist afterwards from later
-    collections.
+    """Pause the garbage collector during many imports, and leave what they made out of later collections.
 
-    Modules create almost no garbage, but Python collects whenever the number of objects has grown by a quarter.  That
-    is a fifth of the time that importing PyTorch and Ray Tune takes.  Use it only in fedtune's own processes: a user's
-    process may have garbage of its own.  If nothing new was imported, nothing changes.
+    It takes a fifth of the time of importing PyTorch and Ray Tune, and finds nothing.  For fedtune's own processes: a
+    user's may have garbage.
     """
     collecting, modules_before = gc.isenabled(), len(sys.modules)
     gc.disable()

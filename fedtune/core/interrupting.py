@@ -25,8 +25,7 @@ _ending = threading.Lock()  # held by the first thread that ends the process
 def terminable(to_the_end: bool = False) -> Iterator[None]:
     """Handle what batch systems, containers and closed terminals end a job with like Ctrl-C during the block.
 
-    Only the first signal counts: some systems send it to a process and to its group, or warn by another before.  One
-    that is ignored, as by nohup, stays so.  Only the main thread receives signals; in any other this does nothing.
+    Only the first signal counts; one that is ignored, as by nohup, stays so.  In other threads nothing happens.
     to_the_end: the process ends after the block, and is not disturbed in that.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -111,10 +110,7 @@ def ctrl_c_kept() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Make this spawned process end when its parent does, and on Ctrl-C without a message.
-
-    Otherwise a pool's processes would wait for work forever after their parent is killed.
-    """
+    """Make this spawned process end when its parent does, even if that is killed, and on Ctrl-C without a message."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()

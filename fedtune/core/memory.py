@@ -9,11 +9,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Tell the C library to keep freed memory for the next step instead of returning it to the system; call it once.
+    """Tell the C library to keep freed memory for the next step; call it once.  Returns whether it is one that can.
 
-    A stacked step frees and allocates the same few buffers of 1 to 50 MB.  glibc returns them each time, and the next
-    step pays a page fault for every 4 kB, up to a third of its time.  The process stays as large as its largest step.
-    Returns whether it took effect: False if the C library is not glibc.
+    glibc returns the buffers of 1 to 50 MB, and the next step pays a page fault for every 4 kB: up to a third of its
+    time.  The process stays as large as its largest step.
     """
     if sys.platform != "linux":
         return False

@@ -1,8 +1,4 @@
-"""The metrics of a round, each declared here and nowhere else.
-
-The declaration feeds rounds.parquet and trials.parquet, the data frames, the axes of figures, and
-docs/reference/metrics.md.
-"""
+"""The metrics of a round, each declared here for tables, axes of figures, and docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -183,8 +179,7 @@ def worst_tenth(clients: int) -> int:
 def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) -> dict[str, float]:
     """Metrics of one split.  heads: name -> correct rows [k] of k scored clients; rows [k].  The first head counts.
 
-    clients: the number of all clients.  The standard error is that of a mean over k clients sampled without
-    replacement.
+    clients: the number of all clients.  The standard error is that of k of them sampled without replacement.
     """
     out: dict[str, float] = {}
     for i, (head, correct) in enumerate(heads.items()):

@@ -4,8 +4,7 @@
     val_acc,comm_mb    two objectives: their Pareto front          val_recall:max     your own metric
     comm_mb<=20        a constraint on a trial's last value
 
-Everything that selects (schedulers, searchers, tables, the final check, plots) uses these classes, and a run's record
-holds objectives and constraints in this notation.
+Everything that selects uses these classes, and records hold objectives and constraints in this notation.
 """
 
 from __future__ import annotations

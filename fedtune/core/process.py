@@ -1,8 +1,7 @@
 """Sharing what PyTorch has once per process: its random generator, its modes, its threads.  One run at a time uses it.
 
-A model's initial weights are drawn from the process's generator, recorded steps are shared by all nets of the same
-structure, and a user's file is known by its name.  So runs in several threads take turns, one round at a time, and each
-gives the numbers that it would give alone.  To train two at once, start two processes, as a search does.
+So runs in several threads take turns, one round at a time, and each gives the numbers that it would give alone.  To
+train two at once, start two processes, as a search does.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ def turn() -> Iterator[None]:
 def at_work() -> Iterator[None]:
     """Run the block in turn, with PyTorch in its initial modes, whatever the caller has set.
 
-    These are float32 for new tensors, gradients enabled, and no mixed precision.  On a GPU, cuDNN takes only kernels
-    that give the same bits each time: those that it prefers for a ResNet do not, and a replay would find other numbers.
+    These are float32, gradients, no mixed precision, and only kernels of cuDNN's that give the same bits each time.
     Raises RuntimeError inside client code, where tensors stand for many clients.
     """
     modes = _python_dispatch._get_current_dispatch_mode_stack()
@@ -66,11 +64,7 @@ def at_work() -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run the block with one PyTorch thread, as a trial does.
-
-    Threads that share a small step wait for each other on busy cores.  The number of threads belongs to the whole
-    process, so no other run works meanwhile.
-    """
+    """Run the block with one PyTorch thread, as a trial does; no other run of the process works meanwhile."""
     with turn():
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """The contract of recorded steps: code that says it is pure depends on its arguments and fields alone.
 
-Such code changes nothing, and remembers nothing, so PyTorch's operations of one call are those of every call that is
-like it.  An algorithm says it by `pure = True`, a function by `@fedtune.pure`.
+So its operations in one call are those of every like call.  An algorithm says it by `pure = True`, a function by
+`@fedtune.pure`.
 """
 
 from __future__ import annotations

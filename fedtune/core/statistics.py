@@ -72,11 +72,10 @@ class Spread(NamedTuple):
 def moderated(differences: Sequence[np.ndarray]) -> list[Spread | None]:
     """The variance of each of many sets of differences, shrunk to what all have in common; None where it is not known.
 
-    differences: of every two of A algorithms, each [K], paired; K is the same for all.  With few values each, a
-    variance of its own says little, and a t test finds next to nothing.  The sets' variances are taken as drawn from a
-    scaled inverse χ² distribution, which is fitted to all of them, and each is replaced by its posterior mean: Smyth,
-    Stat. Appl. Genet. Mol. Biol. 3, 2004, section 6.2.  Variances that do not differ by more than chance are pooled,
-    those that differ much stay their own.  One set alone keeps its own: the test is Student's.
+    differences: of every two of A algorithms, each [K], paired; K is the same for all.  The sets' variances are taken
+    as drawn from a scaled inverse χ² distribution, which is fitted to all, and each is replaced by its posterior
+    mean: Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004, section 6.2.  Those that differ by chance only are pooled.  One
+    set alone keeps its own: the test is Student's.
     Differs: the sets have algorithms in common, so the freedom is at most that of all values together, (A − 1)(K − 1).
 
     >>> moderated([np.array([0.0, 2.0, 4.0])])
@@ -97,8 +96,7 @@ def moderated(differences: Sequence[np.ndarray]) -> list[Spread | None]:
 def _common_variance(variances: np.ndarray, freedom: float) -> tuple[float, float]:
     """Degrees of freedom and scale of the distribution that variances of so many degrees each are drawn from.
 
-    By the mean and the variance of their logarithms (Smyth, section 6.2): no freedom for one variance, infinite where
-    they differ by no more than chance.
+    By their logarithms (Smyth, section 6.2): none for one variance, infinite where they differ by chance only.
     """
     if variances.size < 2:
         return 0.0, 1.0
@@ -125,8 +123,7 @@ def paired_by(d: np.ndarray, spread: Spread | None, level: float = 0.95) -> Diff
 def beyond(d: np.ndarray, margin: float, spread: Spread | None = None) -> float:
     """p of the claim that the mean of differences is larger than the margin, either way; NaN as in `p_of_mean`.
 
-    It is below 5 % where the 95 % interval lies beyond the margin, and that of `p_of_mean` at margin 0.  spread: from
-    `moderated`; else their own.
+    Below 5 % where the 95 % interval lies beyond the margin.  spread: from `moderated`; else their own.
     """
     t, freedom = _t(d, np.array([margin, -margin]), spread), spread.freedom if spread else d.size - 1
     return float(np.minimum(2 * special.stdtr(freedom, np.array([-t[0], t[1]])).min(), 1.0))  # NaN stays NaN
@@ -135,8 +132,8 @@ def beyond(d: np.ndarray, margin: float, spread: Spread | None = None) -> float:
 def inside(d: np.ndarray, margin: float, spread: Spread | None = None) -> float:
     """p of the claim that the mean of differences lies within the margin; NaN as above.
 
-    It is below 5 % where the 95 % interval lies within.  That is twice the p of two one-sided tests (Schuirmann, J.
-    Pharmacokinet. Biopharm. 15, 1987): so this claim and `beyond` are together wrong in at most 5 %, wherever the mean.
+    Below 5 % where the 95 % interval lies within: twice the p of two one-sided tests (Schuirmann, J. Pharmacokinet.
+    Biopharm. 15, 1987), so this claim and `beyond` are together wrong in at most 5 %.
     """
     t, freedom = _t(d, np.array([margin, -margin]), spread), spread.freedom if spread else d.size - 1
     return float(np.minimum(2 * special.stdtr(freedom, np.array([t[0], -t[1]])).max(), 1.0))
@@ -151,11 +148,7 @@ def _t(d: np.ndarray, means: np.ndarray, spread: Spread | None = None) -> np.nda
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values corrected for multiple tests (Holm, Scand. J. Statist. 6, 1979), which bounds the chance of any false
-    positive.
-
-    NaN means not tested: it stays NaN and does not count.
-    """
+    """p values corrected for multiple tests (Holm, Scand. J. Statist. 6, 1979); NaN, not tested, does not count."""
     order = [i for i in np.argsort(p, kind="stable") if not math.isnan(p[i])]
     out, largest = [math.nan] * len(p), 0.0
     for rank, i in enumerate(order):
@@ -167,9 +160,8 @@ def holm(p: Sequence[float]) -> list[float]:
 def expected_best(values: Any) -> np.ndarray:
     """The expected largest of n of these values, for n = 1, 2, … all of them: the mean over all subsets of n.
 
-    Σ_i v_(i) C(i − 1, n − 1) / C(B, n), where v_(i) is the i-th smallest of B values.  If they are independent draws,
-    it is an unbiased estimate of the largest of n draws (Tang et al., ACL 2020).  Dodge et al. (EMNLP 2019) draw with
-    replacement, which is too low for n > 1.  −∞ stands for no value; where a subset has none, so has the mean (NaN).
+    Σ_i v_(i) C(i − 1, n − 1) / C(B, n), where v_(i) is the i-th smallest of B values: unbiased for independent draws
+    (Tang et al., ACL 2020).  −∞ stands for no value; where a subset has none, so has the mean (NaN).
     """
     ordered = np.sort(np.asarray(values, float))
     size, lacking = ordered.size, int(np.isneginf(ordered).sum())

@@ -57,8 +57,7 @@ def silent() -> Iterator[None]:
 def console(stderr: bool = False, width: int | None = None, **options: Any) -> Console:
     """A console for tables, as wide as the terminal or $COLUMNS, or else 160 columns.
 
-    Text is shown literally: a class named [bold] or :fire: is not mark-up, and no text can move the cursor.  In a
-    notebook the output is text too, in the cell or in the given file.
+    Text is shown literally: a class named [bold] is not mark-up, and no text can move the cursor.
     """
     from rich.console import Console
     from rich.text import Text
@@ -135,10 +134,7 @@ class LivePicture:
 
 
 def progress(title: str) -> Progress:
-    """A progress bar on stderr: how many are done, the time left, and the task's description as the latest news.
-
-    It is not shown without a terminal.
-    """
+    """A progress bar on stderr, if that is a terminal: how many are done, the time left, the task's description."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     whose = TextColumn(printable(title).replace("{", "{{").replace("}", "}}"), markup=False)
@@ -188,10 +184,7 @@ def near(path: Path) -> Path:
 
 
 def command_line(*words: object, module: str = "fedtune") -> str:
-    """A fedtune command that works when pasted here, whether or not its environment is active.
-
-    module: the one that is run, as by python -m.
-    """
+    """A fedtune command that works when pasted here, in its environment or not.  module: as in python -m."""
     typed = (str(near(word)) if isinstance(word, Path) else str(word) for word in words)
     program = [sys.executable, "-m", module]
     script = Path(sys.executable).with_name("fedtune")

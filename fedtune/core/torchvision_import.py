@@ -1,10 +1,8 @@
 """Import torchvision's Python parts, whichever build of it is installed beside torch.
 
-The package registry's torchvision wheel is compiled for CUDA.  With a CPU-only torch its compiled operators cannot
-be loaded, and `import torchvision` stops with "operator torchvision::nms does not exist".  The data sets and models
-that fedtune uses are plain Python and need none of these operators.  In this case only, the two operators that
-torchvision describes at import are declared here without an implementation (calling them still fails), and the
-import is repeated.  All of fedtune imports `datasets` and `models` from this module.
+A wheel compiled for CUDA stops beside a CPU-only torch with "operator torchvision::nms does not exist".  What fedtune
+uses needs none of these operators.  So in this case the two that are described at import are declared here without an
+implementation, and the import is repeated.  All of fedtune imports `datasets` and `models` from this module.
 """
 
 from __future__ import annotations

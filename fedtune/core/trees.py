@@ -94,11 +94,7 @@ def take_cheaply(tree: Tree, index: Tensor) -> Tree:
 
 
 def mean_over_clients(tree: Tree, weight: Tensor) -> Tree:
-    """Σ_k weight_k · tree_k / Σ_k weight_k.   weight [K] >= 0.
-
-    Integers (BatchNorm's counters) are averaged in floating point and then rounded, because an integer mean would be
-    truncated.
-    """
+    """Σ_k weight_k · tree_k / Σ_k weight_k.   weight [K] >= 0.  Integers' means (BatchNorm's counter) are rounded."""
 
     def mean(t: Tensor) -> Tensor:
         real = t if t.is_floating_point() else t.double()
@@ -144,9 +140,8 @@ def size(messages: Tree) -> Size:
 def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws | None = None) -> Tree:
     """Apply fn to each client's trees and stack the results along the client axis [K, …].
 
-    "stack" runs all clients as one program (torch.func.vmap).  "loop" runs one client after the other: it is the
-    reference in tests, allows breakpoints, and is faster for large models on a CPU.  draws: these clients' random
-    numbers, if any.
+    "stack" runs all clients as one program (torch.func.vmap), "loop" one client after the other, which allows
+    breakpoints and is faster for large models on a CPU.  draws: these clients' random numbers, if any.
     """
     clients, draws = leaves(trees)[0].shape[0], draws or Draws()
     if executor == "stack":

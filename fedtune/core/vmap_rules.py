@@ -1,14 +1,12 @@
 """Rules for `vmap` that keep lookups within each client's own table; they replace PyTorch's.
 
-PyTorch's rule for an embedding concatenates the clients' tables and numbers their rows consecutively.  So an index past
-the end of one table reads, and trains, a row of the next client's table, and a negative index a row of the previous
-client's.  `index_fill` does the same, `one_hot` checks no bound at all, and the padding row gets a gradient at every
-client but the first.  Here each index is first looked up among the client's own rows.  An index out of range is an
-error in PyTorch's kernel, as without `vmap`, also when recorded operations are replayed.
+PyTorch's rule for an embedding numbers the rows of all clients' tables consecutively.  So an index past the end of one
+table reads, and trains, a row of the next client's, and a negative index one of the previous client's.  `index_fill`
+does the same, `one_hot` checks no bound, and the padding row gets a gradient at every client but the first.  Here an
+index out of range is an error in PyTorch's kernel, as without `vmap`, also in a replay.
 
-Importing this module registers the rules for the whole process, as PyTorch registers its own.  Other lookups (`w[i]`,
-gather, take, index_select, scatter, index_add, embedding_bag …) keep the client axis or run client by client;
-tests/core/test_vmap_rules.py tests them.
+Importing this module registers the rules for the whole process.  Other lookups (`w[i]`, gather, scatter, …) need none:
+see tests/core/test_vmap_rules.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A workload: what is tuned, whatever trains it.
 
 The built-in engine trains one kind (`fedtune.experiment.experiment.Experiment`), a program of yours is another
-(`fedtune.programs.workload.ProgramWorkload`).  Everything above the two (searches, comparisons, fresh seeds, tables,
-reports) sees the classes of this module only.
+(`fedtune.programs.workload.ProgramWorkload`).  Everything above the two sees the classes of this module only.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Groups = Mapping[int, Group]  # the groups of a run by position
 
 
 def adapted(s: RunSetup, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """A run's groups after adaptation; the given groups are not changed.  Raises Diverged."""
+    """A run's groups after adaptation, as new ones.  Raises Diverged."""
     (result,) = adapt_all(seed_stack.alone(s), {0: state}, {0: dict(enumerate(groups))}).values()
     if isinstance(result, Diverged):
         raise result

@@ -42,10 +42,9 @@ class BatchPlan(NamedTuple):
 def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> BatchPlan:
     """Batches of exactly B real rows: permutations are concatenated, so the last batch of one continues into the next.
 
-    A client with fewer rows than B has some of them twice in a batch; a client without rows makes no step.  Several
-    pools are used once each, in order; a single one `passes` times.  If the scenario sets local_steps, this number of
-    steps replaces all passes; a phase with its own epochs over the client's own rows makes this many steps in each
-    pass.
+    A client with fewer rows than B has some of them twice in a batch; one without rows makes no step.  Several pools
+    are used once each, a single one `passes` times.  The scenario's local_steps replace all passes; in a phase with its
+    own epochs over the client's own rows they are the steps of each pass.
     """
     batch, device = work.batch * phase.batches, pools[0].rows.device
     starts = [0]

@@ -1,16 +1,20 @@
-"""What a phase does besides its steps: it sets tensors before the first and after each, and may stop clients early."""
+"""A phase at work, and what it does besides its steps: it sets tensors before and after them, and may stop clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.trees import Tree, tree_map
+from fedtune.core.draws import Draws, streams_of
+from fedtune.core.trees import Tree, take, tree_map
+from fedtune.engine.batches import BatchPlan
 from fedtune.experiment import hooks
-from fedtune.experiment.algorithm import Model, Phase, part_of, parts
+from fedtune.experiment.algorithm import Client, Model, Phase, part_of, parts
 from fedtune.experiment.phase import Setter
+from fedtune.experiment.scenario import Scenario
 
 # runs client code for one client or many; the number selects the random draws
 Run = Callable[..., Tree]
@@ -18,23 +22,43 @@ BEGIN, PROJECT = 0, 1
 Tensors = dict[str, Tensor]
 
 
+class Job(NamedTuple):
+    """One phase of local training, as executors get it."""
+
+    net: nn.Module  # the structure, its parts in train or eval mode
+    phase: Phase
+    work: Scenario
+    cooled: float  # the decay factor of the clients' learning rate so far
+    x: Tensor  # [R, …] the rows that the plan refers to
+    y: Tensor  # [R]
+    plan: BatchPlan
+    trained: tuple[str, ...]  # the parts that are trained
+    client: Client  # with a client axis
+    streams: list[torch.Generator]  # one per client, at the client's address in this phase
+    draws: tuple[Draws, Draws, Draws, Draws]  # of step, second step, begin, project
+
+    def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
+        """The random draws of a phase's code for these clients, from the beginning of their streams."""
+        mine = [self.streams[k] for k in order]
+        for draws, purpose in zip(self.draws, ("draws", "draws again", "draws begin", "draws project"), strict=True):
+            draws.begin(streams_of(mine, purpose))
+        return self.draws
+
+    def of(self, part: slice) -> Job:
+        """The same for some of the clients."""
+        steps, rows, eps, ends = self.plan
+        todo = BatchPlan(steps[part], rows[part], take(eps, part), ends[part])
+        return self._replace(plan=todo, client=take(self.client, part), streams=self.streams[part])
+
+
 class BetweenSteps:
     """A phase's setters, and which clients have stopped; for many clients with a client axis, or for one without."""
 
-    def __init__(
-        self,
-        *,
-        net: nn.Module,
-        phase: Phase,
-        trained: Collection[str],
-        frozen: Collection[str],
-        real: torch.dtype,
-        ends: Tensor,
-        run: Run,
-    ) -> None:
-        """ends [m, S]: the last step of each pass.  run: runs client code."""
-        self.net, self.phase, self.trained, self.real, self.run = net, phase, trained, real, run
-        self.first = self._setter(phase.begin, frozen) if phase.begin else None
+    def __init__(self, job: Job, ends: Tensor, run: Run) -> None:
+        """ends [m, S]: the last step of each pass, of these clients.  run: runs client code for them."""
+        self.net, self.phase, self.trained, self.run = job.net, job.phase, job.trained, run
+        net, phase, trained, self.real = job.net, job.phase, job.trained, job.client.lr.dtype
+        self.first = self._setter(phase.begin, job.work.frozen) if phase.begin else None
         self.each = self._setter(phase.project, {*parts(net)} - {*trained}) if phase.project else None
         self.stops = Stops(ends, phase.window) if phase.until else None
         ranges = {n: phase.bounds.get(part_of(n)) for n, _ in net.named_parameters() if part_of(n) in trained}
@@ -67,7 +91,7 @@ class BetweenSteps:
     def over(
         self, step: int, losses: Tensor, now: Tensors, received: dict[str, Tree], kept: dict[str, Tree], mine: Tensors
     ) -> bool:
-        """Set tensors after a step, in place; returns whether all active clients have stopped.
+        """Set tensors after a step, in place; whether all active clients have stopped.
 
         losses: as counted, [k].  mine: the tensors of all clients; `now` are those of the active ones.
         """
@@ -120,10 +144,9 @@ class Stops:
         return tree_map(lambda t: torch.where(self.done[: len(t)].view(-1, *[1] * (t.dim() - 1)), 0, t), tree)
 
     def all_have(self, step: int, losses: Tensor, asked: Callable[[Tensor], Tensor], mine: dict[str, Tensor]) -> bool:
-        """After this step of the first k clients: whether all of them have stopped.
+        """After this step of the first k clients, with their losses as counted: whether all of them have stopped.
 
-        losses: as counted.  asked: which clients stop, given the losses of the latest passes.  mine: tensors to freeze
-        when a client stops.
+        asked: which stop, given the losses of the latest passes.  mine: tensors to freeze when a client stops.
         """
         k, going = len(losses), ~self.done[: len(losses)]
         self.made[:k] += going

@@ -34,10 +34,7 @@ class OfClient(Exception):
 
 
 def located(run: Callable[[], Result], alone: Callable[[int], object], clients: int) -> Result:
-    """Run code for several clients.  An error becomes the `OfClient` of the first whose code, `alone`, fails as well.
-
-    If none does, or it cannot be determined, the error is unchanged.
-    """
+    """Run code for several clients.  An error becomes the `OfClient` of the first, if any, that fails `alone` too."""
     try:
         return run()
     except (OfClient, *PASSING):

@@ -30,12 +30,10 @@ _BANDS: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Band], list[Data] | No
 
 
 def over_rows(s: RunSetup, g: Group, table: Split, run: Callable[[Part, Data, int], Tree], keep: bool = False) -> Tree:
-    """What `run` returns for a group's clients and their rows, in the clients' order; `run` also gets the chunk's full
-    length.
+    """What `run` returns for a group's clients and their rows, in the clients' order.
 
-    For code that processes rows independently, so that a chunk's padding can be cut.  Sums over rows must be padded to
-    the chunk's full length, because their rounding depends on it.
-
+    For code that processes rows independently, so that padding can be cut.  `run` also gets the chunk's full length, to
+    which sums over rows must be padded: their rounding depends on it.
     keep: the table is used in every round, so its rows are cached, up to CACHED_BYTES per group.
     """
     cached = _BANDS.setdefault(g.net, {})
@@ -76,8 +74,7 @@ def _joined(results: list[Tree], parts: list[Part]) -> Tree:
 def bands_of(counts: Tensor, part: Part) -> list[Band]:
     """A chunk's clients in bands with similar numbers of rows, so that padding and calls cost least.
 
-    counts: of the group.  A band has at least two clients and a product at least four rows, because otherwise PyTorch
-    uses other kernels.
+    counts: of the group.  For fewer than two clients or four rows PyTorch would use other kernels.
     """
     mine = counts[part].tolist()
     longest = max(mine)
@@ -97,11 +94,9 @@ def bands_of(counts: Tensor, part: Part) -> list[Band]:
 
 
 def blocks_of(rows: int, clients: int) -> list[slice]:
-    """Split rows of this many clients into blocks of about BLOCK rows in total, which all end on the same remainder by
-    STEP.
+    """Split rows of this many clients into blocks of about BLOCK rows in total.
 
-    Blocks are equally long, at least STEP rows per client, except for the last, which has half to one and a half as
-    many rows, so that none is short.
+    They are equally long, a multiple of STEP rows per client; only the last has half to one and a half as many.
     """
     size = max(STEP, BLOCK // clients // STEP * STEP)
     starts = range(0, max(1, rows - size // 2), size)
@@ -111,9 +106,7 @@ def blocks_of(rows: int, clients: int) -> list[slice]:
 def chunks_of(g: Group, table: Split) -> list[Tensor]:
     """Positions of the clients that run together, in chunks of at most ROWS_AT_ONCE padded rows.
 
-    Clients with similar numbers of rows are grouped, the largest first, so there is little padding and hardly any
-    client is alone.  (Stacked clients of the two-conv CNN predict twice as many rows per second as one alone:
-    benchmarks/clients.py at af3fb7d.)
+    Clients with similar numbers of rows are grouped, the largest first: little padding, and hardly any client alone.
     """
     counts = table.counts[g.ids].tolist()
     parts: list[list[int]] = []

@@ -46,9 +46,7 @@ class Unstackable(UserError):
     """Client code that runs for one client at a time, but not for all of them as one program."""
 
     def __init__(self, where: str, why: str, instead: str = "write it with masks (torch.where, one-hot sums)") -> None:
-        """where: FILE:LINE in its author's file, or the module. why: what the code does there. instead: what would
-        work.
-        """
+        """where: FILE:LINE in its author's file, or the module. why: what it does there. instead: what would work."""
         super().__init__(
             f"client code cannot run stacked: {f'at {where} it' if ':' in where else where} {why}\n"
             f"{instead}, or give --executor loop: one client after the other"
@@ -62,11 +60,7 @@ class OtherNumbers(UserError):
 
 @contextmanager
 def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
-    """While client code runs: turn errors of the code, the model or a value into a UserError with place and client.
-
-    This includes draws that cannot be reproduced, code that vmap cannot run, and code declared pure that is not.  t:
-    the round.
-    """
+    """While client code runs in round t: errors of code, model or values become a UserError with place and client."""
     try:
         with _stackable_operations(), _repeatable(s, g):
             yield
@@ -141,10 +135,7 @@ def _is_own(s: RunSetup) -> bool:
 
 @contextmanager
 def _stackable_operations() -> Iterator[None]:
-    """Run a transformer layer in evaluation mode as single operations, which vmap has rules for, as in training.
-
-    Also silence PyTorch's warnings about falling back to a loop over clients: its speed is measured instead.
-    """
+    """Run a transformer layer in evaluation mode as single operations, which vmap has rules for; do not warn."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     warn: Callable[[bool], None] = vars(torch._C._functorch)["_set_vmap_fallback_warning_enabled"]

@@ -1,7 +1,6 @@
 """A federated round: broadcast, local training, upload, aggregate.
 
-The state is complete: a checkpoint consists of it alone.  A round belongs to one run, or to several runs with different
-seeds, whose clients then train as one stack: see `seed_stack`.
+A checkpoint is the state alone.  Clients of several seeds' runs may train as one stack: see `seed_stack`.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row
 
 
 def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, RoundResult]:
-    """The next round of several runs whose clients train as one stack: for each run the new state and the round's
-    metrics (without evaluation), or how it diverged, as soon as a loss or a parameter was not finite.
+    """The next round of several runs: of each the new state and metrics (without evaluation), or how it diverged.
 
-    states: by the runs' positions among the seeds; all runs have trained the same number of rounds.  They are consumed:
-    if only some clients take part, a state's tensors are overwritten at the end of the round.
+    states: by the runs' positions among the seeds, all after the same round.  They are consumed: if only some clients
+    take part, a state's tensors are overwritten at the end of the round.
     """
     began = time.perf_counter()
     rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1) for i, state in states.items()]

@@ -64,8 +64,7 @@ Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
 def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
     """Metrics of the scored clients on their validation and test rows, by the scenario's evaluation rule.
 
-    A client's model consists of its own parts and the shared ones that it would receive now, trained by the algorithm's
-    `adapt` if it has one.  Raises Diverged.
+    A client's model: its own parts and the shared ones that it would receive now, after `adapt`.  Raises Diverged.
     """
     (scored,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
     if isinstance(scored, Diverged):
@@ -226,8 +225,7 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
 def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
     """Which clients need to be computed, and for every client the position of an identical one among them.
 
-    If all clients of a run have identical tensors [K, …], two of them stand for all (one alone would use another
-    kernel). runs [K]: the position of each client's run.
+    Two stand for all of a run with identical tensors (one alone would use another kernel).  runs [K]: their runs.
     """
     positions: list[int] = []
     stand_in = torch.empty_like(runs)

@@ -1,7 +1,6 @@
 """Choose how to run clients of a user's code, stacked or one by one: the code is tried once, and its model is timed.
 
-This happens in the process that starts a run, before its first round.  The result becomes the run's `executor`: workers
-use it, the record stores it, and `resume` and `replay` read it from there.
+This happens before a run's first round.  The result becomes its `executor`: workers use it, and the record stores it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from fedtune.data.federation import Federation, Split
 from fedtune.engine import repeating, stacked_step
 from fedtune.engine.client_errors import OtherNumbers, Unstackable, place, reason
 from fedtune.engine.repeating import KEEP
-from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import catalogue
 from fedtune.nn.net import hook_of
@@ -45,13 +43,11 @@ MANY_STEPS = 50  # of a client in a round that runs again and again
 def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
     """The experiment with an executor that can run its code; on a CPU the faster one for a user's model.
 
-    simulate: makes a simulation.  UserError for code that must be stacked (`--executor stack`) and cannot be, or that
-    does not run at all.
+    simulate: makes a simulation.  UserError for code that must be stacked and cannot be, or that does not run at all.
     """
     model = experiment.scenario.model
     own_model = any(map(catalogue.is_own, members := catalogue.members(model)))
-    own_code = not registry.find(experiment.algorithm).__module__.startswith("fedtune.trainables.")
-    if experiment.executor in ("rule", "loop") or not (own_model or own_code):
+    if experiment.executor in ("rule", "loop") or not experiment.has_own_code:
         return experiment
 
     def of_some(clients: int, rows: int | None = None) -> Begin:

@@ -16,10 +16,9 @@ if TYPE_CHECKING:  # commands that do not need PyTorch import this module for th
 
 EXECUTORS = ("auto", "rule", "stack", "loop")
 
-# Parameters of one client's model.  Below this, stacking is faster at every batch size measured, from the 13,706 of the
-# digits CNN (5 times at B = 4) to the 582,026 of McMahan's (1.2 times).  ResNet-18 with 11 million is slower stacked,
-# because one client's step already fills the caches.  Nothing was measured in between.  See benchmarks/engine.py.
-# Layers that say `faster_alone` (an LSTM) take the loop at any size.
+# Parameters of one client's model.  Stacking is faster for the 13,706 of the digits CNN (5 times at B = 4) and the
+# 582,026 of McMahan's (1.2 times), and slower for ResNet-18's 11 million, which alone fill the caches; nothing was
+# measured in between (benchmarks/engine.py).  Layers that say `faster_alone` (an LSTM) take the loop at any size.
 STACK_BELOW = 2_000_000
 
 # The most parameters (and other client tensors) in a stack of several runs' clients.  Training holds up to six copies
@@ -42,8 +41,8 @@ def require_device(device: str) -> None:
 def choose(name: str, net: nn.Module, device: str) -> Executor:
     """The executor for this model and device; `name` forces one.
 
-    A hook may keep what it sees, so a net with a hook runs for one client after the other.  On a GPU a loop is limited
-    by kernel launches, so there every other model is stacked.
+    A net with a hook, which may keep what it sees, runs in a loop.  On a GPU, where kernel launches limit a loop, every
+    other model is stacked.
     """
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
@@ -73,10 +72,9 @@ def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> in
 def step_cost(net: nn.Module, rows: Tensor, batch: int) -> float:
     """Estimated microseconds per client in a large stack's step on a CPU, without dispatch.
 
-    50 + 0.25 per thousand multiply-adds of the batch's forward pass + 2 per thousand parameters: fitted before steps
-    were replayed from recordings (EPYC 9004, one thread).  Now it is 0.9 of the actual time for the digits CNN at
-    B = 4, 1.9 at 32, and 1.2 to 1.4 for the two-conv CNN at 4 to 32 (benchmarks/engine.py).  It is kept, because
-    another estimate would pack other seeds together, and in float32 results would differ in the eighth digit.
+    50 + 0.25 per thousand multiply-adds of the batch's forward pass + 2 per thousand parameters: 0.9 to 1.9 of the
+    actual time (EPYC 9004, one thread; benchmarks/engine.py).  It is kept, because another estimate would pack other
+    seeds together, and in float32 results would differ in the eighth digit.
     """
     parameters = sum(p.numel() for p in net.parameters())
     return 50 + 0.25e-3 * batch * _multiply_adds(net, rows[:1]) + 2e-3 * parameters

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.draws import Draws, certain, streams_of
+from fedtune.core.draws import Draws, certain
 from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_map
 from fedtune.core.trees import leaves as leaves_of
-from fedtune.engine.batches import BatchPlan, Pool, draw_pool, plan
-from fedtune.engine.between_steps import BetweenSteps, Run
+from fedtune.engine.batches import Pool, draw_pool, plan
+from fedtune.engine.between_steps import BetweenSteps, Job
 from fedtune.engine.blame import located
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
 from fedtune.engine.stacked_step import StackedStep, gradients
@@ -21,29 +21,6 @@ from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Client, Model, Phase, part_of, parts
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.layers import has_convolutions, stacked_layout, stacked_weights
-
-
-class Job(NamedTuple):
-    """One phase of local training, as executors get it."""
-
-    net: nn.Module  # the structure, its parts in train or eval mode
-    phase: Phase
-    work: Scenario
-    cooled: float  # the decay factor of the clients' learning rate so far
-    x: Tensor  # [R, …] the rows that the plan refers to
-    y: Tensor  # [R]
-    plan: BatchPlan
-    trained: tuple[str, ...]  # the parts that are trained
-    client: Client  # with a client axis
-    streams: list[torch.Generator]  # one per client, at the client's address in this phase
-    draws: tuple[Draws, Draws, Draws, Draws]  # of the step, the second step, and the setters before and after steps
-
-    def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
-        """The random draws of a phase's code for these clients, from the beginning of their streams."""
-        mine = [self.streams[k] for k in order]
-        for draws, purpose in zip(self.draws, ("draws", "draws again", "draws begin", "draws project"), strict=True):
-            draws.begin(streams_of(mine, purpose))
-        return self.draws
 
 
 class PhaseResult(NamedTuple):
@@ -79,14 +56,9 @@ def train(
     for name, part in net.named_children():
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
-    pools = (
-        [
-            draw_pool(net=net, phase=phase, down=down, like=pool, streams=streams, executor=executor, number=i)
-            for i in range(passes)
-        ]
-        if phase.pool
-        else [pool]
-    )
+    pools = [pool]
+    if phase.pool:
+        pools = [draw_pool(net, phase, down, pool, streams, executor=executor, number=i) for i in range(passes)]
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
     lr = torch.full((len(todo.steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
@@ -99,19 +71,7 @@ def train(
     client = client_with(torch.tensor(todo.steps, device=device))
     codes = phase.loss, phase.after and phase.after.loss, phase.begin, phase.project
     draws = Draws(codes[0], net), Draws(codes[1], net), Draws(codes[2], net), Draws(codes[3], net)
-    job = Job(
-        net=net,
-        phase=phase,
-        work=work,
-        cooled=cooled,
-        x=rows["x"],
-        y=rows["y"],
-        plan=todo,
-        trained=trained,
-        client=client,
-        streams=streams,
-        draws=draws,
-    )
+    job = Job(net, phase, work, cooled, **rows, plan=todo, trained=trained, client=client, streams=streams, draws=draws)
     run = _stack_in_memory if executor == "stack" else _loop
     done = located(
         lambda: certain(lambda: run(job, tensors, down), *draws),
@@ -134,10 +94,7 @@ def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[
 
 
 def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseResult:
-    """All clients as one program.
-
-    Clients are ordered by their number of steps: those still at work come first, and the others are not computed.
-    """
+    """All clients as one program, ordered by their number of steps: only those still at work are computed."""
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
     order_index = torch.tensor(order, device=x.device)
@@ -148,7 +105,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Phase
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
     first, again_draws, *setter_draws = job.begin(order)
-    between = _between(job, todo.ends[order_index], partial(_all_of, setter_draws)).begin(mine, down, clients.kept)
+    between = BetweenSteps(job, todo.ends[order_index], partial(_all_of, setter_draws)).begin(mine, down, clients.kept)
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
     run = StackedStep(net, phase.loss, first)
@@ -194,13 +151,9 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
         if len(job.plan.steps) == 1:
             raise
     torch.cuda.empty_cache()
-    steps, rows, eps, ends = job.plan
-    middle, results = len(steps) // 2, []
-    for half in (slice(0, middle), slice(middle, None)):
-        todo, streams = BatchPlan(steps[half], rows[half], take(eps, half), ends[half]), job.streams[half]
-        part = job._replace(plan=todo, client=take(job.client, half), streams=streams)
-        results.append(_stack_in_memory(part, take(tensors, half), take(down, half)))
-    return join(results)
+    middle = len(job.plan.steps) // 2
+    halves = slice(0, middle), slice(middle, None)
+    return join([_stack_in_memory(job.of(half), take(tensors, half), take(down, half)) for half in halves])
 
 
 def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseResult:
@@ -215,7 +168,7 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseR
     for k, steps in enumerate(todo.steps):
         mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
         run = partial(_one_of, setter_draws, k)
-        between = _between(job, todo.ends[k : k + 1], run).begin(mine, received, client.kept)
+        between = BetweenSteps(job, todo.ends[k : k + 1], run).begin(mine, received, client.kept)
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         live = mine | dict(zip(moving, leaves, strict=True))
         model = Model(net, live, client.kept)
@@ -241,23 +194,8 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseR
 
 def _run_alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int) -> PhaseResult:
     """Train one client alone."""
-    (steps, rows, eps, ends), only = job.plan, slice(k, k + 1)
-    todo = BatchPlan(steps[only], rows[only], take(eps, only), ends[only])
-    part = job._replace(plan=todo, client=take(job.client, only), streams=job.streams[only])
-    return _loop(part, take(tensors, only), take(down, only))
-
-
-def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:
-    """What the phase of these clients does besides its steps.  ends: of these clients."""
-    return BetweenSteps(
-        net=job.net,
-        phase=job.phase,
-        trained=job.trained,
-        frozen=job.work.frozen,
-        real=job.client.lr.dtype,
-        ends=ends,
-        run=run,
-    )
+    only = slice(k, k + 1)
+    return _loop(job.of(only), take(tensors, only), take(down, only))
 
 
 def _all_of(draws: Sequence[Draws], number: int, code: Callable[..., Tree], *trees: Tree) -> Tree:

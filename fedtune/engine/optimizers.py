@@ -1,8 +1,7 @@
 """The clients' optimisers in a phase, for its step and its second step, with lr_scale and clipping.
 
-The updates are torch.optim's SGD and Adam bit for bit (a test compares them), as operations on lists of tensors.
-torch.optim's classes take as long as a small net's backward pass, and their first use imports a compiler for over a
-second.
+The updates are torch.optim's SGD and Adam bit for bit, as operations on lists of tensors.  torch.optim's classes take
+as long as a small net's backward pass, and their first use imports a compiler for over a second.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from fedtune.experiment.scenario import Scenario
 
 
 class Optimizers:
-    """The optimisers of a phase's step and second step, for one client's tensors or many clients' stacked ones.
-
-    `lead` is the number of client axes of a tensor: 0 or 1.
-    """
+    """The optimisers of a phase's step and second step.  lead: the number of client axes of a tensor, 0 or 1."""
 
     def __init__(
         self, *, phase: Phase, work: Scenario, cooled: float, names: list[str], leaves: list[Tensor], lead: int
@@ -95,14 +91,7 @@ class _Rules:
 def _sgd(momentum: float) -> Callable[..., None]:
     """torch.optim.SGD's step."""
 
-    def step(
-        lr: float,
-        decay: float,
-        leaves: list[Tensor],
-        grads: list[Tensor],
-        memory: list[dict[str, Tensor]],
-        steps: int,
-    ) -> None:
+    def step(lr: float, decay: float, leaves: list[Tensor], grads: list[Tensor], memory: _Averages, steps: int) -> None:
         if decay:
             grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
         if momentum and not steps:
@@ -164,14 +153,7 @@ def is_adam(phase: Phase, work: Scenario) -> bool:
 def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
     """How far SGD moves a part of clients [m] in this number of steps along a constant gradient of size one.
 
-    With momentum β, step s has length
-
-        1 + β + … + β^(s-1) = (1 - β^s) / (1 - β),
-
-    and S steps together have length
-
-        S / (1 - β) - β (1 - β^S) / (1 - β)².
-
+    With momentum β, step s has length (1 - β^s) / (1 - β), S steps together S / (1 - β) - β (1 - β^S) / (1 - β)².
     Adam's path is η per step.
     """
     times = phase.lr_scale.get(part, 1.0) * (work.body_lr_scale if part == "body" else 1.0)

@@ -21,11 +21,7 @@ ROUNDING = 1e-6  # of a tensor's largest number
 
 
 def unsteady(call: Callable[[], Mapping[str, Tensor]], calls: int) -> str:
-    """The name of the first number that differs when the same call is made again; "" if none does.
-
-    Where a memory is kept does not matter, nor when it shows, up to so many calls: in the net, a class, a global
-    variable, a closure, an iterator.
-    """
+    """The name of the first number that differs when a call is made again, up to so many times; "" if none does."""
     first, began = call(), time.thread_time()
     for _ in range(calls - 1):
         if name := different(first, call()):
@@ -66,8 +62,7 @@ def metrics(row: Mapping[str, Any]) -> dict[str, Tensor]:
 def unsteady_round(simulation: Any, times: int) -> str:
     """The first tensor or metric that gets another value when a round is run again from the same state; "" if none.
 
-    times: how often it runs at most; Python runs every step, none is replayed.  Raises what the first round raises; if
-    only a later one diverges, it has no numbers.
+    times: how often it runs at most.  Raises what the first round raises; a later one that diverges has no numbers.
     """
     start, rounds = copy.deepcopy(simulation.state_dict()), 0
 

@@ -29,9 +29,7 @@ def participants(s: RunSetup, t: int) -> Tensor:
 
 
 class RunningRound:
-    """A round in progress: the server's entries, and the participating clients with what they received and tallied
-    last.
-    """
+    """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
     def __init__(self, run: int, s: RunSetup, state: State, t: int) -> None:
         """Select the clients of round t from each group.  run: its position among the seeds."""
@@ -146,8 +144,7 @@ class RunningRound:
 def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
     """Replace some clients' tensors in a group, in place, so that clients that do not take part cost nothing.
 
-    Only frozen tensors are shared by all clients; tensors that all clients of a group received and keep untrained are
-    copied here.
+    Only frozen tensors stay shared; those that all clients of a group received and keep untrained are copied here.
     """
     if isinstance(old, dict):
         return {n: _back(t, at, new[n]) for n, t in old.items()}

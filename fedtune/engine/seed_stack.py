@@ -1,9 +1,8 @@
 """Runs of one configuration on several seeds: each has its own server, and their clients train as one stack.
 
 A stacked step of a small net costs more in dispatch than in arithmetic, so a hundred clients take little longer than
-twenty.  The clients of all runs are numbered consecutively in a joint `RunSetup`: client i is client i mod K of run i
-div K.  Code for clients does not notice: it gets a setup, a group of its clients and their trees, and draws from
-`RunSetup.streams`, which belong to single clients.  So a run's numbers are the same as alone.
+twenty.  In a joint `RunSetup`, client i is client i mod K of run i div K.  Draws come from `RunSetup.streams`, which
+belong to single clients, so a run's numbers are the same as alone.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class SeedStack(NamedTuple):
     def run(self, works: Sequence[Work], code: Code) -> list[Tree | Diverged]:
         """The code's results for the clients of each work, or how they diverged.
 
-        It runs for as many works at once as a stack should hold.  If it fails there, it runs for each work separately,
-        because the numbers of a single run may be the cause.
+        As many works as a stack should hold run at once; if that fails, each alone, as one of them may be the cause.
         """
         results: list[Tree | Diverged] = []
         for batch in self._batches(works):
@@ -86,10 +84,9 @@ class SeedStack(NamedTuple):
         if self.joint is None or len(works) < 2 or not _same_structure(works):
             return [[w] for w in works]
         first = works[0]
-        numbers = sum(t.numel() for t in leaves((first.g.tensors, first.g.kept, first.trees))) // max(
-            1, len(first.g.ids)
-        )
-        limit = min(self.limits[first.group], executors.NUMBERS_AT_ONCE // max(1, numbers))  # numbers: of a client
+        numbers = sum(t.numel() for t in leaves((first.g.tensors, first.g.kept, first.trees)))
+        of_client = max(1, numbers // max(1, len(first.g.ids)))
+        limit = min(self.limits[first.group], executors.NUMBERS_AT_ONCE // of_client)
         at_once = max(1, limit // max(len(w.g.ids) for w in works))
         stacks = -(-len(works) // at_once)
         return [works[len(works) * i // stacks : len(works) * (i + 1) // stacks] for i in range(stacks)]

@@ -89,23 +89,12 @@ class Simulation(Run):
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
-        setup = RunSetup(
-            algorithm=alg,
-            federation=arrays,
-            scenario=scenario,
-            task=task,
-            everywhere=everywhere,
-            dtype=dtype,
-            metrics=experiment.own_metrics,
-        )
+        setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, metrics=experiment.own_metrics)
         self.state = starting.start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
-        """Run a round and score it on validation rows, and on test rows if they are due: its row of metrics.
-
-        Raises Diverged, or UserError for errors in the user's own code.
-        """
+        """Train and score a round: its row of metrics.  Diverged, or UserError for errors in the user's own code."""
         (row,) = step_all(seed_stack.alone(self.setup), {0: self}).values()
         if isinstance(row, Exception):
             raise row
@@ -199,8 +188,7 @@ def settled(experiment: Experiment, config: dict[str, Any], data: federation.Fed
 
 
 def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged | UserError]:
-    """Run a round of several runs, given by their positions among the seeds; returns for each what `Simulation.step`
-    returns or raises.
+    """Run a round of several runs, by their positions: for each what `Simulation.step` returns or raises.
 
     The time is divided evenly: a run's seconds are those that it adds, not those that it waits.
     """

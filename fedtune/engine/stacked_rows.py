@@ -1,7 +1,4 @@
-"""Code that handles each row of a client by itself, for many clients: predictions, and features for uploads.
-
-Calls of one kind are recorded once and replayed afterwards, as steps are: see `tracing`.
-"""
+"""Code that handles each row of a client by itself, for many clients, recorded and replayed as steps are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One step of many clients as one program: their losses, what these tally, and the gradients of what they train.
 
-Steps of one kind are recorded once and replayed after: see `tracing`.  Now and then a step of
-a user's code is compared with the same code run for one client alone.
+They are recorded and replayed: see `tracing`.  Now and then a step of a user's is compared with a client's alone.
 """
 
 from __future__ import annotations

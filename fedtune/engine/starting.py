@@ -36,10 +36,7 @@ def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) ->
 
 
 def own_draws(s: RunSetup, state: State) -> State:
-    """Draw each client's own parts at the client's own address, just as the common draw is at (seed, "net").
-
-    The shared parts start as usual.
-    """
+    """Draw each client's own parts at the client's own address, as the common draw is at (seed, "net")."""
     groups = []
     for g, member in zip(state.groups, s.task.models, strict=False):  # fewer clients than architectures: fewer groups
         draws = [_draw_tensors(s, member, k, g.tensors) for k in g.ids.tolist()]
@@ -57,10 +54,7 @@ def _draw_tensors(s: RunSetup, member: str, client: int, template: dict[str, Ten
 
 
 def from_weights(s: RunSetup, state: State, reference: str) -> State:
-    """Replace initial values by a file's: the server's for shared tensors, every client's for the others.
-
-    reference: FILE.pt[:part].
-    """
+    """Replace initial values by those of FILE.pt[:part]: the server's shared tensors, every client's others."""
     from fedtune.experiment import initial_weights
 
     name, part = initial_weights.parse(reference)

@@ -77,8 +77,7 @@ class RunSetup(NamedTuple):
 
 
 def start(s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
-    """Round 0: clients with the same architecture start from the same values, drawn from the seed; shared parts come
-    from the first architecture.
+    """Round 0: clients of an architecture start from the same draw of the seed, shared parts from the first one's.
 
     nets: the nets, each with its clients and executor.  UserError if shared parts differ in shape.
     """

@@ -1,7 +1,7 @@
 """What clients send and keep at the end of a round: an algorithm's `upload` and `remember`, called with their rows.
 
-Most of the time goes into the features of all training rows, `m.body(data.x)`.  If code uses them once, they are
-computed in advance the next time: stacked, without padding and block by block, which gives the same bits faster.
+If code uses the features of all training rows, `m.body(data.x)`, they are computed in advance the next time: stacked,
+without padding and block by block, which gives the same bits faster.
 """
 
 from __future__ import annotations
@@ -126,10 +126,8 @@ def _features(s: RunSetup, g: Group, part: Part, draws: Draws) -> Tensor:
     def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
         return _body(Model(g.net, tensors), rows["x"])
 
-    run, features = (
-        StackedRows(net=g.net, executor=g.executor, of_one=of_one, code=_body, key="features", draws=draws),
-        torch.empty(0),
-    )
+    run = StackedRows(net=g.net, executor=g.executor, of_one=of_one, code=_body, key="features", draws=draws)
+    features = torch.empty(0)
     for band, n, longest in bands_of(table.counts[g.ids], part):
         x = rows_of(s, table, g, band, n).x
         positions = torch.searchsorted(places, _places(g)[band])

@@ -1,9 +1,8 @@
 """The base class of all federated-learning algorithms.  Read this before any file in `trainables/`.
 
 An algorithm is a frozen dataclass of pure functions.  Its fields are hyperparameters and nothing else, so it cannot
-hide state, and a checkpoint is the engine's `State` and nothing else.  Client code (`loss`, `upload`, `predict`) is
-written for ONE client, without a client axis; the engine runs it over all clients at once or one by one.  Server code
-(`init`, `broadcast`, `aggregate`) sees the client axis first.
+hide state.  Client code (`loss`, `upload`, `predict`) is written for ONE client, without a client axis; the engine runs
+it over all clients at once or one by one.  Server code (`init`, `broadcast`, `aggregate`) sees the client axis first.
 
 Client code should be traceable by `torch.func.vmap`: no `.item()`, no `if tensor`, no boolean indexing; use masks.
 Otherwise it runs one client after the other.  It may draw with PyTorch's own functions (dropout, torch.rand, …).
@@ -69,8 +68,8 @@ class Algorithm:
     2
     """
 
-    # whether client code depends on its arguments and fields alone and changes nothing, so that its steps are recorded
-    # and run again (docs/reference/hooks.md); a subclass does not inherit it
+    # whether client code depends on its arguments and fields alone and changes nothing: its steps are recorded and run
+    # again (docs/reference/hooks.md); a subclass does not inherit it
     pure: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages, weighted by rows, and sends back
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
@@ -83,8 +82,7 @@ class Algorithm:
     scored_model: ClassVar[str] = ""  # the model that `predict` scores, in words, if not one of shared and own parts
     # values with which it runs on architectures with different bodies, if its defaults share too much for that
     for_mixed_models: ClassVar[Mapping[str, Any]] = {}
-    # named sets of hyperparameters, including the scenario's: "as_text" follows the paper's text to the letter, if the
-    # defaults do not, and "as_published" the released code
+    # named sets of hyperparameters, including the scenario's: "as_text" follows the paper, "as_published" its code
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     as_in_text: ClassVar[bool] = False  # whether the defaults are the paper's text, so that there is no "as_text"
     unlike_text: ClassVar[str] = ""  # how it differs from the paper's text under any hyperparameters
@@ -98,10 +96,7 @@ class Algorithm:
         check_all(self)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
-        """The net with the algorithm's own parts added (a projection, an auxiliary model, a fixed frame).
-
-        It may be called twice with the same net: then the new parts replace the ones it added before.
-        """
+        """The net with the algorithm's own parts added; if called again with the net, new ones in their place."""
         return net
 
     def stays(self, net: nn.Module) -> set[str]:
@@ -113,10 +108,7 @@ class Algorithm:
         return {}
 
     def keep(self, task: Task) -> dict[str, Tree]:
-        """A client's state before its first round, without a client axis; {}: nothing besides its own parts.
-
-        It stays with the client: it is in checkpoints, but not counted as sent.
-        """
+        """A client's state before its first round, without a client axis, never sent; {}: only its own parts."""
         return {}
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
@@ -126,8 +118,7 @@ class Algorithm:
     def adapt(self, task: Task) -> tuple[Phase, ...]:
         """What a client trains before it is scored, starting from what it would receive now; (): no such training.
 
-        It trains on its training rows, or a pool.  Neither the server nor a later round sees the result.  Its random
-        draws are separate, and its time counts in eval_seconds.
+        It trains on its training rows, or a pool.  No later round sees the result; its time counts in eval_seconds.
         """
         return ()
 
@@ -163,8 +154,7 @@ class Algorithm:
         return {}
 
     def remember(self, m: Model, data: Data, down: dict[str, Tree]) -> dict[str, Tree]:
-        """A client's state after its round, in the structure that `keep` returned; data.client.kept is the state
-        before.
+        """A client's state after its round, in the structure that `keep` returned; data.client.kept: the one before.
 
         Runs at UP like `upload`, with the same arguments.  A client that does not take part in a round keeps its state.
         """

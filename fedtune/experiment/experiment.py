@@ -84,8 +84,8 @@ class Experiment(Workload):
     def traits(self) -> Traits:
         """What the algorithm declares.
 
-        The derived space has the algorithm's hyperparameters with a range that neither matter late only nor change the
-        shape of the weights, and the clients' optimisation.  Choices, which are variants of a method, are left out.
+        The derived space has the clients' optimisation and the algorithm's ranges, but what matters late only or
+        changes the shape of the weights; choices, which are variants of a method, are left out.
         """
         cls, declared = self._class(), hyperparameters(self._class())
         ranges = [n for n, hp in declared.items() if hp.low is not None and not hp.late and n not in cls.structural]
@@ -318,10 +318,7 @@ class NetStructure(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tuple[NetStructure, ...]:
-    """The structures of a scenario's architectures with the algorithm's own parts; cached, so nets are built only once.
-
-    contents: hashes of the user's files, because another file may have the same name.
-    """
+    """The structures of a scenario's architectures with the algorithm's parts; contents: hashes of the user's files."""
     return tuple(_form(alg, scenario, net) for net in _architectures(scenario))
 
 

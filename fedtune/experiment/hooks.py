@@ -1,7 +1,6 @@
 """Check what the methods of a user's algorithm return, and report a mistake with the method's place.
 
-Only users' own methods are checked, each where the engine calls it.  Otherwise a mistake would fail later, in a line of
-fedtune, or silently train something else.
+Only users' own methods are checked.  Otherwise a mistake would fail later, or silently train something else.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import UserError, shown
+from fedtune.core.metrics import METRICS
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, leaves, named
 from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
@@ -69,9 +69,6 @@ def text_of(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-# any tree ----------------------------------------------------------------------------------------------------------
-
-
 def by_name(
     alg: Algorithm, hook: str, result: Checked, contents: str, holds: Callable[[Any], bool] = lambda _: True
 ) -> dict[str, Any]:
@@ -115,9 +112,6 @@ def entries(alg: Algorithm, hook: str, result: Checked, server: dict[str, Tree])
     return result
 
 
-# the model and what clients keep ------------------------------------------------------------------------------------
-
-
 def built(alg: Algorithm, plain_net: nn.Module, task: Task) -> nn.Module:
     """The net with the algorithm's own parts."""
     net = alg.build(plain_net, task)
@@ -145,7 +139,9 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
 
 
 def reported(alg: Algorithm, result: Checked) -> dict[str, float]:
-    """Additional metrics of the round."""
+    """Additional metrics of the round; they must not take the place of those that fedtune measures."""
+    if taken := sorted({"round", *METRICS} & result.keys()) if isinstance(result, Mapping) else []:
+        raise wrong(alg, "report", "numbers under names of its own", f"{taken[0]} is a metric of fedtune's")
     return by_name(alg, "report", result, "numbers", lambda v: isinstance(v, Real) and not isinstance(v, bool))
 
 
@@ -153,8 +149,6 @@ def noise(alg: Algorithm, result: Checked) -> dict[str, Noise]:
     """The random numbers that `upload` requests."""
     return by_name(alg, "upload_noise", result, "Noise(shape)", lambda v: isinstance(v, Noise))
 
-
-# one client's model ---------------------------------------------------------------------------------------------------
 
 Form = tuple[torch.Size, torch.dtype]
 _FORMS: WeakKeyDictionary[nn.Module, dict[str, Form]] = WeakKeyDictionary()
@@ -187,7 +181,7 @@ def tensors(
 ) -> dict[str, Tensor]:
     """Check tensors of the model by full names, with these first axes, and none of the parts `but`.
 
-    error: makes the error from the rule, what was returned, and advice.  real: the run's floating-point type.
+    error: makes it of the rule, what was returned, and advice.  real: the run's floating-point type.
     """
     must, forms = "tensors of the model by their full names", forms_of(net)
     if not isinstance(result, dict):

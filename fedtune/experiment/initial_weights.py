@@ -1,7 +1,7 @@
 """Initial weights for models: a `state_dict`, or a file from `fedtune run --save`, and how they fit a model.
 
-A file's tensors are looked up in a model by their own names, in its body (`body.`), or in the network inside the body
-(`body.0.`), so that torchvision's files fit the bodies made of torchvision's networks.
+A file's tensors are looked up in a model by their own names, in its body (`body.`), or in a network inside that
+(`body.0.`), as torchvision's are.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ class Model:
         return Model(self.net, self.tensors | tensors, self.kept)
 
     def gradient(self, loss: Callable[[Model], Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-        """∂ loss / ∂ these tensors, for a step within a step.  It is a constant: no gradient passes through it, because
-        PyTorch's vmap differentiates BatchNorm wrongly a second time.  The net's running statistics stay as they are.
+        """∂ loss / ∂ these tensors, for a step within a step; the net's running statistics stay as they are.
+
+        A constant: no gradient passes through it, as PyTorch's vmap differentiates BatchNorm wrongly a second time.
         """
         buffers = {n: self.tensors[n] for n, _ in self.net.named_buffers() if n in self.tensors}
 
@@ -101,8 +102,7 @@ class _EvaluationModel(Model):
 def gradient(fn: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """∂ fn / ∂ its tensors, as `torch.func.grad` computes it, but as constants: no gradient passes through them.
 
-    torch.func.grad imports PyTorch's compiler, which takes seconds and sets environment variables, and keeps the graph
-    of the backward pass for another one.  A test compares the two.
+    torch.func.grad imports PyTorch's compiler, which takes seconds, and keeps the graph of the backward pass.
     """
     tensors = {n: t.detach() for n, t in tensors.items()}
     with grad_increment_nesting() as level, torch.enable_grad():

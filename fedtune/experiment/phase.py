@@ -72,11 +72,9 @@ class Phase(NamedTuple):
     read: Reader | None = None
     begin: Setter | None = None  # sets tensors before the first step, of any part that is not frozen
     project: Setter | None = None  # sets tensors after every step, of the trained parts
-    # the least and largest value of parameters by part, if the phase trains it; they are cut to these after every step,
-    # before `project`, in much less time than by it
+    # the least and largest value of a trained part's parameters: they are cut after every step, before `project`
     bounds: Mapping[str, tuple[float, float]] = {}
-    # whether a client stops early: called after every pass (after every step, in a phase with `steps`) with the mean
-    # losses of the latest passes [window], oldest first, NaN before the first.  A client that stops does not change
-    # any more.  None: no client stops
+    # whether a client stops early: called after every pass (every step, in a phase with `steps`) with the mean losses
+    # of the latest passes [window], oldest first, NaN before the first; None: no client stops
     until: Callable[[Tensor, Model], Tensor] | None = None
     window: int = 1

@@ -21,10 +21,7 @@ FIRST_ROUNDS = 20  # rounds that are checked for shared tensors that clients do 
 
 
 def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task) -> list[str]:
-    """The shared tensors that clients do not receive at the beginning of one of the first rounds: they stay their own.
-
-    Built-in algorithms send all that they share; a user's `receive` may leave some of it.
-    """
+    """The shared tensors that clients do not receive at the start of one of the first rounds: they stay their own."""
     if not server.get("shared") or not _decides(alg):
         return []
     received: list[Mapping[str, Any]] = []

@@ -1,7 +1,7 @@
 """Pretrained bodies, saved by `fedtune run --save`, for scenarios that start from a common feature extractor.
 
-A file here has the name of the scenario that it was trained in and never changes, so that a scenario gives the same
-numbers on every machine (training again gives slightly different bits on another).  Each can be reproduced by
+A file has the name of the scenario that it was trained in and never changes: training it on another machine gives
+slightly different bits.  It was made by
 
     fedtune run --algo fedavg --scenario NAME --save NAME.pt
 """

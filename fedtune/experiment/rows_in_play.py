@@ -36,21 +36,15 @@ def kept_rows(data: Dataset, skip: int, keep: int, min_rows: int) -> np.ndarray:
 
 def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
     """A note about all other rows: how many, which owners and classes are missing, and why; "" if there are none."""
-    is_used = np.zeros(len(data.y), bool)
-    is_used[rows] = True
-    if is_used.all():
+    lost = len(data.y) - len(np.unique(rows))
+    if not lost:
         return ""
     groups = []
-    for singular, plural, values, names in (
-        ("owner", "owners", data.owner, data.owner_names),
-        ("class", "classes", data.y, data.class_names),
-    ):
-        missing = [] if values is None else np.setdiff1d(values, values[is_used]).tolist()
+    for thing, values, names in (("owner", data.owner, data.owner_names), ("class", data.y, data.class_names)):
+        missing = [] if values is None else np.setdiff1d(values, values[rows]).tolist()
         if missing:
-            names_text = few([names[i] if names else str(i) for i in missing])
-            groups.append(f"{len(missing)} {singular if len(missing) == 1 else plural} ({names_text})")
-    lost = int((~is_used).sum())
-    out = f"{lost} of {len(is_used)} rows {'is' if lost == 1 else 'are'} left out"
+            groups.append(f"{several(len(missing), thing)} ({few([names[i] if names else str(i) for i in missing])})")
+    out = f"{lost} of {len(data.y)} rows {'is' if lost == 1 else 'are'} left out"
     return out + (f", all those of {' and '.join(groups)}" if groups else "") + f": {_causes(data, scenario)}"
 
 

@@ -49,8 +49,7 @@ MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 def option(default: Any, help: str, bounds: tuple[float, float] | None = None) -> Any:
     """A field of a scenario that is no hyperparameter.  help: a line; what stands after "; " is further detail.
 
-    bounds: its smallest and largest value, both included.  Memory grows with most numbers, so each has a limit;
-    partitions have tighter ones, which depend on the data.
+    bounds: its smallest and largest value, both included; memory grows with most numbers.
     """
     return field(default=default, metadata={"help": help, "bounds": bounds})
 

@@ -32,9 +32,8 @@ _DIRICHLET = Scenario(
     all_classes=1000,
 )
 
-# FedGen's setting, which FedPA and FedGenP share: "20 local epochs" are 20 mini-batches in their code.  The model is
-# FedGen's for both papers, so that figures are comparable; FedGenP's table 2 has one more ReLU (--model fedgenp-cnn).
-# All clients' test rows are scored together, as in the code (FedGenP does not say).
+# FedGen's setting, which FedPA and FedGenP share: "20 local epochs" are 20 mini-batches in their code, and all clients'
+# test rows are scored together.  FedGenP's table 2 has one more ReLU (--model fedgenp-cnn).
 _FEDGEN = Scenario(
     model="fedgen-cnn",
     partition="fedgen",
@@ -94,8 +93,7 @@ _FEW_SHOTS = _GFPL_MNIST.override(
 _COMMON_BODY = _FEW_SHOTS.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
 
 SCENARIOS: dict[str, Scenario] = {
-    # the default: enough rows per class for mixtures with several components, and few enough that federated learning
-    # gains something over local training
+    # the default: rows enough for mixtures, and few enough that federated learning gains something over local training
     "digits-shards": Scenario(
         clients=10, partition="shards", shards=6, val_share=0.25, test_share=0.3, all_classes=400, batch=8, rounds=30,
     ),
@@ -174,10 +172,7 @@ def _is_own(name: str) -> bool:
 
 
 def of_data(dataset: str) -> str:
-    """The name of the scenario if none was given: the default one, or that of the user's own data.
-
-    dataset: as it was typed; UserError for a file that cannot be read.
-    """
+    """The scenario if none was given: the default, or that of the user's data; UserError for an unreadable file."""
     if user_files.is_reference(dataset, datasets.names()):
         return user_files.take_each(dataset)[0]
     return dataset if dataset in user_metadata.offered() else DEFAULT

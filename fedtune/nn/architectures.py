@@ -76,7 +76,7 @@ def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
 def fedgenp_cnn(shape: Shape, features: int) -> nn.Module:
     """`fedgen_cnn` with a ReLU after the features, as FedGenP's table 2 has it; 26,434 parameters as well.
 
-    That table's fc(784) is read as the flattened 784 numbers and not as a layer; its batch normalisation is FedGen's.
+    That table's fc(784) is read as the flattened 784 numbers; its batch normalisation is FedGen's.
     """
     return nn.Sequential(*fedgen_cnn(shape, features), nn.ReLU())
 
@@ -123,18 +123,13 @@ def _with_pooled_features(name: str) -> Callable[[Shape, int], nn.Module]:
     def body(shape: Shape, features: int) -> nn.Module:
         from fedtune.core.torchvision_import import models
 
-        if name == "googlenet":
-            net = models.googlenet(weights=None, aux_logits=False, init_weights=False)
-            net.dropout, net.fc = nn.Identity(), nn.Identity()
-        elif name == "mobilenet_v2":
-            net = models.mobilenet_v2(weights=None)
-            net.classifier = nn.Identity()
-        elif name == "resnet10":
+        if name == "resnet10":
             net = models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1])
-            net.fc = nn.Identity()
         else:
-            net = getattr(models, name)(weights=None)
-            net.fc = nn.Identity()
+            plain = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+            net = getattr(models, name)(weights=None, **plain)
+        for last in {"dropout", "fc", "classifier"} & dict(net.named_children()).keys():
+            net.set_submodule(last, nn.Identity())
         _take_channels(net, shape[0])
         return nn.Sequential(net, nn.AdaptiveAvgPool1d(features))
 
@@ -144,8 +139,7 @@ def _with_pooled_features(name: str) -> Callable[[Shape, int], nn.Module]:
 def _torchvision(name: str) -> Callable[[Shape, int], nn.Module]:
     """torchvision's net of this name without its last linear layer, not pretrained.
 
-    Differs: no dropout and no stochastic depth.  Another D than the inputs of that layer is made by a linear layer and
-    ReLU.
+    Differs: no dropout and no stochastic depth.  Another D is made by a linear layer and ReLU.
     """
 
     def body(shape: Shape, features: int) -> nn.Module:

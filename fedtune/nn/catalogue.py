@@ -70,8 +70,7 @@ def names() -> tuple[str, ...]:
 def members(model: str) -> tuple[str, ...]:
     """The architectures of a model: one name, a family, or several separated by commas.
 
-    UserError with the nearest name for an unknown one.  A user's file need not be known here, because records are also
-    read elsewhere.
+    UserError with the nearest name for an unknown one; a user's file need not be here: records are read elsewhere too.
     """
     parts: list[str] = []
     for name in user_files.each(model):

@@ -31,8 +31,7 @@ def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = 
 def mmd(x: Tensor, y: Tensor, widths: Sequence[float | Tensor]) -> Tensor:
     """Squared maximum mean discrepancy of two samples [N, D] and [M, D], with a sum of Gaussian kernels.
 
-    k(a, b) = Σ_w exp(-|a - b|² / 2w) over the widths (variances).  A mean over all pairs, a row with itself included.
-    Source: Gretton et al., JMLR 13 (2012), equation 5.
+    k(a, b) = Σ_w exp(-|a - b|² / 2w) over the widths (variances).  Source: Gretton et al., JMLR 13 (2012), equation 5.
     """
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:

@@ -51,12 +51,10 @@ def fuse(
     threshold  Bhattacharyya distance; closer means strictly smaller.  0 fuses nothing, inf everything.
     linkage    "complete": one by one, each component closer than the threshold to all members so far;
                "ball": all that are close to the seed; "single": all that are linked by a chain of close ones.
-    Returns the fused components in the order of their seeds, with summed, not normalised weights; and the fused
-    component of each input [L] (-1: left out).  Seeds and candidates are visited by descending weight, ties in
-    the given order, so the result does not depend on which client's upload arrived first.
+    Returns the fused components in the order of their seeds, with summed weights, and the fused component of each
+    input [L] (-1: left out).  Seeds and candidates are visited by descending weight, ties in the given order.
     Raises ValueError for an unknown linkage.
-    Source: the paper, Algorithm 1.  Its line 5 reads "ball" as printed, where a pair of members may be
-    up to any distance within the ball; "complete" keeps the stated condition true for every pair.
+    Source: the paper, Algorithm 1.  Its line 5 reads "ball" as printed; "complete" keeps its condition for every pair.
     """
     if linkage not in LINKAGES:
         raise ValueError(f"linkage is one of {', '.join(LINKAGES)}; got {linkage!r}.")

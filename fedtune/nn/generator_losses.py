@@ -1,8 +1,7 @@
 """Loss terms of a server's generator, as functions of its features h [B, D], each with its gradient.
 
-A server's step is small, and autograd's bookkeeping for twenty operations costs more than the operations.  So a term
-is prepared once for a round's S steps, with its weight and everything that does not depend on the net.  Called with h
-and a step, it returns its value and its gradient with respect to h [B, D].  A test compares them with autograd's.
+For a server's small step autograd costs more than the operations.  So a term is prepared once for a round's S steps.
+Called with h and a step, it returns its value and its gradient with respect to h [B, D], as autograd would.
 """
 
 from __future__ import annotations

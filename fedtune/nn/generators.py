@@ -1,8 +1,6 @@
 """Generators of features: the server trains them on the clients' heads, and clients train on generated features.
 
-A net is a dict of tensors, so it is sent, saved and stacked like everything else.  The algorithms that use such
-generators share `trainables/_generative.py`.
-
+A net is a dict of tensors, so it is sent, saved and stacked like everything else.
 Zhu et al. (FedGen), ICML 2021, arXiv:2105.10056, and its code, which FedPA's and FedGenP's codes extend.
 """
 
@@ -105,8 +103,7 @@ def descend(
 ) -> tuple[Net, dict[str, Tensor]]:
     """`steps` optimiser steps on loss(net, step), for one net or for a stack of nets, whose losses are then summed.
 
-    Same as torch.optim's Adam (betas .9 and .999, eps 1e-8, L2 penalty in the gradient) or SGD; a test compares them.
-    Written by hand because stacked nets that took part in different rounds need their own step counts.
+    As torch.optim's Adam (L2 penalty in the gradient) or SGD, but stacked nets have their own step counts.
     """
     lead = memory["step"].dim()
     moving = _moving(net)

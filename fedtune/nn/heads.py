@@ -56,8 +56,7 @@ def symmetric(triangles: Tensor, width: int) -> Tensor:
 def roots(covariances: Tensor, floors: Tensor) -> tuple[Tensor, Tensor]:
     """Cholesky factors [C, D, D] of covariances [C, D, D] + floor · I, in double precision, and the floors used [C].
 
-    A floor too small for a covariance to be factorised, as of few rows, is raised tenfold until it is not.  Where that
-    does not help, as for NaN, the factor is NaN.
+    A floor too small to factorise a covariance is raised tenfold until it is not; if that is no help, factors are NaN.
     """
     matrices, floors = covariances.double(), floors.double()
     eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)

@@ -1,7 +1,4 @@
-"""FedKTL's server: a generator of rows that stays as it is, and a transformer of prototypes to its latents.
-
-A net is a dict of tensors, so it is saved like everything else.
-"""
+"""FedKTL's server: a generator of rows that stays as it is, and a transformer of prototypes to its latents."""
 
 from __future__ import annotations
 

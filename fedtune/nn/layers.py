@@ -1,15 +1,13 @@
 """Layers that run fast over a stack of clients on a CPU; for a single client each is PyTorch's own operation.
 
-Client code is written for one client.  Outside `torch.func.vmap` everything here is PyTorch's own operation at its own
-speed.  Inside, with an input that has the client axis, it is the same computation in a cheaper memory order.
-Convolutions need no change: vmap turns K of them into one grouped convolution, which oneDNN runs fastest if
+Inside `torch.func.vmap`, with an input that has the client axis, each is the same computation in a cheaper memory
+order.  Convolutions need no change: vmap turns K of them into one grouped convolution, which oneDNN runs fastest if
 
     the batch is stored as [B, H, W, K, C]            `stacked_layout`, else the convolution copies
     pooling keeps that order                          `max_pool2x2`, else PyTorch's rule folds K into B and copies
     freed buffers are kept                            `core.memory`, else every step has page faults again
 
-So a step of the two-conv CNN for 20 clients takes a third of the time of one client at a time, with plain vmap two
-thirds (B = 4).  Figures, and what was tried and dropped: docs/background/engine.md.
+Figures, and what was tried and dropped: docs/background/engine.md.
 """
 
 from typing import Any
@@ -22,10 +20,7 @@ _LARGE_WEIGHT = 2**16  # elements of one client's weight
 
 
 def has_client_axis(x: Tensor) -> bool:
-    """Whether the innermost transform around this code is a vmap over x.
-
-    If not, PyTorch's own operation is used: an autograd.Function would cost 25 % of a small step.
-    """
+    """Whether the innermost transform around this code is a vmap over x."""
     return torch._C._functorch.is_batchedtensor(x)
 
 
@@ -100,10 +95,8 @@ class GroupNorm(nn.GroupNorm):
 
 
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """`F.cross_entropy(scores, y)`, the mean over rows; under vmap bit-identical, in half the time.
+    """`F.cross_entropy(scores, y)`, the mean over rows; under vmap, where PyTorch has no rule, in half the time.
 
-    PyTorch has no vmap rule for it: it runs a decomposition in Python, which looks for labels to ignore and imports
-    a computer algebra system on first use.
     scores   [B, C]; y [B] integers from 0 to C - 1.
     """
     if not has_client_axis(scores):
@@ -142,7 +135,6 @@ class Linear(nn.Linear):
 
     PyTorch's vmap rule returns the gradient of W transposed, and autograd copies all K of them into W's order: a third
     of a step of 784-128-10 at B = 4.  A small weight costs less to copy than a backward in Python costs to call.
-    Writing (W xᵀ)ᵀ would also avoid the copy, but MKL's product for the gradient of x is then up to 18 times slower.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -162,8 +154,7 @@ def with_width(layers: list[nn.Module], width: int, features: int) -> nn.Sequent
 def stacked_layout(x: Tensor) -> Tensor:
     """The same values and shape, in the memory order that the stacked convolution reads.
 
-    x   [K, B, C, H, W]; on a CPU it is stored as [B, H, W, K, C] afterwards.  Anything but an image batch on a CPU is
-    returned unchanged.  Only for nets with convolutions: one that flattens its input has to undo it.
+    x   [K, B, C, H, W]; on a CPU it is stored as [B, H, W, K, C] afterwards, anything else is returned unchanged.
     """
     if x.ndim != 5 or x.device.type != "cpu":
         return x
@@ -173,8 +164,7 @@ def stacked_layout(x: Tensor) -> Tensor:
 def stacked_weights(net: nn.Module, tensors: dict[str, Tensor], clients: int, batch: int) -> dict[str, Tensor]:
     """A net's convolution weights in the memory order that is fastest for this number of clients and batch size.
 
-    With `stacked_layout` that is [K, O, H, W, I]: otherwise the convolution converts the weights, and their gradients
-    back, in every call.  For one client, or one row per client, PyTorch uses other kernels.
+    With `stacked_layout` that is [K, O, H, W, I]; for one client, or one row per client, PyTorch uses other kernels.
     tensors   with a client axis, weights [K, O, I, H, W]; tensors shared by all clients are left unchanged.
     """
     names = [f"{name}.weight" for name, m in net.named_modules() if isinstance(m, nn.Conv2d)]

@@ -1,8 +1,5 @@
 """Diagonal Gaussian mixtures: fitted per class at each client by a batched EM, and sampled.
 
-    fit     EM on the features of each class, all clients and classes in one batch
-    sample  pseudo-features from the mixture of each class
-
 GFPL, arXiv:2602.21873 ("the paper" below), sections 3.3 and 4.2.  Covariances are diagonal: a hundred rows in
 fifty dimensions are too few to estimate a full matrix.
 """
@@ -40,9 +37,8 @@ def fit(
     z       [N, D] features.     member  [C, N] bool, which rows belong to which class (padding: to none).
     noise   [C, >= components] uniform numbers in [0, 1); they alone determine the initial seeds.
     floor   smallest variance, as a share of the mean variance of the class; never below 1e-6.
-    Returns weights [C, n], means [C, n, D], variances [C, n, D], n = components, in the dtype of z
-    (computed in float64).  A class of N_c rows gets min(n, N_c // 5) components, at least one; the others
-    have weight 0, and so have all components of a class without rows.  Weights of a class with rows sum to 1.
+    Returns weights [C, n], means [C, n, D], variances [C, n, D], n = components, in the dtype of z (computed in
+    float64).  A class of N_c rows gets min(n, N_c // 5) components, at least one; the others have weight 0.
     EM starts from k-means++ seeds and three rounds of k-means, and stops per class once the mean
     log-likelihood changes by less than tol (nats per row).  Not differentiable.
     Source: the paper, Eqs. 5 and 6; initialisation, sizes and floor are ours.
@@ -188,8 +184,7 @@ def sample(mixture: Mixtures, component_u: Tensor, normal: Tensor) -> Tensor:
 
     mixture  weights [C, L] (any positive scale), means and variances [C, L, D].
     component_u  [C, r] uniform in [0, 1), picks the component.     normal  [C, r, D] standard normal.
-    A component of weight 0 is never drawn.  A class whose weights are all 0 yields finite but meaningless rows:
-    mask them.  Source: the paper, Eq. 4 and section 4.2.
+    Mask the rows of a class whose weights are all 0.  Source: the paper, Eq. 4 and section 4.2.
     """
     mass = mixture.weights.cumsum(-1)
     total = mass[..., -1:]

@@ -56,8 +56,7 @@ def mean_distance(protos: Tensor, present: Tensor, how: str) -> Tensor:
 def pairwise_distance(a: Tensor, b: Tensor) -> Tensor:
     """Euclidean distance of every row of a [..., N, D] to every row of b [..., M, D], [..., N, M]; at least 1e-6.
 
-    Computed as |a|² + |b|² - 2ab, without a tensor of size N x M x D.  The bound keeps gradients finite if rows are
-    equal.
+    As |a|² + |b|² - 2ab, without a tensor of size N x M x D.  The bound keeps gradients of equal rows finite.
     """
     square = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :] - 2 * a @ b.mT
     return square.clamp(min=1e-12).sqrt()
@@ -75,9 +74,8 @@ def nearest_other(protos: Tensor, has: Tensor) -> Tensor:
 def etf(classes: int, dimension: int, generator: torch.Generator) -> Tensor:
     """A simplex equiangular tight frame: unit columns, every pair at inner product -1/(C-1).  [dimension, C] float64.
 
-    Z = sqrt(C/(C-1)) · Q (I - 11ᵀ/C) with Q from the QR decomposition of a Gaussian matrix, R's diagonal made positive
-    so that Q is the same on every machine.  That needs dimension >= C.  C - 1 dimensions are still enough for C vectors
-    that sum to zero: then Q spans them without the redundant direction.  With fewer, no such frame exists.
+    Z = sqrt(C/(C-1)) · Q (I - 11ᵀ/C) with Q from the QR decomposition of a Gaussian matrix, R's diagonal made positive.
+    C - 1 dimensions are enough for C vectors that sum to zero; UserError for fewer.
     Source: GFPL, arXiv:2602.21873, Eq. 2, 3, 9, 10.
     """
     if dimension < classes - 1:

@@ -69,12 +69,10 @@ class ResNet(nn.Module):
 def resnet(blocks: tuple[int, ...], batch_norm: bool) -> Callable[..., nn.Module]:
     """The body of a ResNet with so many blocks a stage: (1, 1, 1) is ResNet-8, (2, 2, 2, 2) ResNet-18.
 
-    The 3×3 stem without pooling is that of He et al. for CIFAR (CVPR 2016, arXiv:1512.03385, section 4.2), as are three
-    stages of 16, 32 and 64 channels.  ResNet-18 has four, of 64 to 512, as for ImageNet.  GroupNorm of two groups
-    replaces BatchNorm as in Reddi et al., ICLR 2021, arXiv:2003.00295.  Initialised as torchvision's (He et al., ICCV
-    2015).  Differs: shortcuts that change the shape are 1×1 convolutions (option B of the paper; its CIFAR nets have
-    option A, zeros), as in the code of FedDF and torchvision.  Another D than that of the last stage is made by a
-    linear layer and ReLU after the pooling.
+    Source: He et al., CVPR 2016, arXiv:1512.03385: stem and three stages of 16 to 64 channels as for CIFAR, ResNet-18's
+    four of 64 to 512 as for ImageNet.  GroupNorm of two groups as in Reddi et al., ICLR 2021, arXiv:2003.00295.
+    Initialised as torchvision's.  Differs: shortcuts that change the shape are 1×1 convolutions (option B).  Another D
+    than that of the last stage is made by a linear layer and ReLU after the pooling.
     """
 
     def body(shape: Shape, features: int, width: int, groups: int = 0) -> nn.Module:

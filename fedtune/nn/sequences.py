@@ -74,9 +74,9 @@ def textcnn(shape: Shape, features: int, width: int, embedding: int, vocabulary:
 
 
 class LSTM(nn.Module):
-    """`nn.LSTM` with the batch first: its tensors, their names and their draw.  Over a stack of clients it is written
-    out step by step, because PyTorch has no vmap rule for it.  On a CPU PyTorch's own is faster for each client alone:
-    its weights stay in the cache from step to step, those of a whole stack do not.
+    """`nn.LSTM` with the batch first: its tensors, their names and their draw.
+
+    Over a stack of clients, where PyTorch has no rule, it is written out.  On a CPU each client alone is faster.
     """
 
     faster_alone = True

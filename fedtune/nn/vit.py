@@ -82,9 +82,8 @@ class ViT(nn.Module):
 def vit(shape: Shape, features: int, patch: int, width: int, depth: int, heads: int) -> nn.Module:
     """A vision transformer (Dosovitskiy et al., ICLR 2021, arXiv:2010.11929): patches of 4×4, four layers of width 64.
 
-    The form is that of torchvision's VisionTransformer, perceptrons of four times the width included:
-    `vit(patch=16,width=768,depth=12,heads=12)` is its `vit_b_16`.  Differs: PyTorch's default initialisation of linear
-    layers, and no dropout.  Another D than the width is made by a linear layer and ReLU.
+    `vit(patch=16,width=768,depth=12,heads=12)` is torchvision's `vit_b_16`.  Differs: PyTorch's default initialisation
+    of linear layers, and no dropout.  Another D than the width is made by a linear layer and ReLU.
     """
     if shape[1] % patch or shape[2] % patch:
         raise ValueError(f"patches of {patch}×{patch} do not cover it; give a `patch` that divides both sides")

@@ -1,9 +1,8 @@
 """Record client code that is called many times, and decide which calls can share a recording.
 
-In every call, `vmap` and autograd find the same operations again.  Here they do so for a few calls of each combination
-of net, code and argument shapes; after that, the recorded operations run by themselves.  The trials that one process
-trains share recordings, each with its own constants.  Only code that is declared pure is recorded (`purity`).  Code
-that draws random numbers runs eagerly in every call, because a number's address counts the draws before it.
+After a few calls of each combination of net, code and argument shapes, the recorded operations run by themselves.  The
+trials of a process share recordings, each with its own constants.  Only code that is declared pure is recorded
+(`purity`), and none that draws random numbers, because a number's address counts the draws before it.
 
 A recording is compared with the code itself at its 1st, 2nd, 4th, 8th … replay and then at every 512th, in at most
 30 ms and a 200th of the time.  The recording works on copies then, so only the code changes the state.
@@ -147,10 +146,7 @@ class Calls(ABC, Generic[Result]):
         fresh: list[Tensor],
         moving: Sequence[int],
     ) -> Result:
-        """Run the code and return its results; record it on the way, or compare it with its recording.
-
-        Arguments: see `Tape`.
-        """
+        """Run the code and return its results; record it, or compare it with its recording.  Arguments: as `Tape`'s."""
         if entry.calls_seen == 1 and (similar := self.similar()):
             return self.record_again(entry, similar, run, [*fixed, *fresh])
         if entry.untraceable or (entry.calls_seen < CALLS_BEFORE and not entry.tape):
@@ -160,9 +156,7 @@ class Calls(ABC, Generic[Result]):
         with (recorder := OperationRecorder([*fixed, *fresh])):
             result = run()
         try:
-            entry.tape = Tape(
-                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(result)
-            )
+            entry.tape = Tape(recorder, len(fixed), len(fresh), moving, self.flat(result))
         except Untraceable as error:
             entry.untraceable = True
             self.reasons[str(error)] = None
@@ -172,11 +166,7 @@ class Calls(ABC, Generic[Result]):
     def record_again(
         self, entry: CacheEntry, similar: CacheEntry, run: Callable[[], Result], arguments: Sequence[Tensor]
     ) -> Result:
-        """Run the code and record its operations again.
-
-        If the tape of `similar` has the same ones, the entry uses it with the constants recorded now, for example in a
-        new round or with other hyperparameters.
-        """
+        """Run the code and record it; if `similar` has the same operations, its tape is used with these constants."""
         with (recorder := OperationRecorder(arguments)):
             result = run()
         assert similar.tape
@@ -199,10 +189,7 @@ class Calls(ABC, Generic[Result]):
                 self._remember(key, entry)
 
     def compare(self, entry: CacheEntry, run: Callable[[], Result], fixed: list[Tensor], fresh: list[Tensor]) -> Result:
-        """Run the code and its recording, and return the code's results; Impure if they differ.
-
-        The recording works on copies of the tensors that it writes into.
-        """
+        """Run the code, and its recording on copies; returns the code's results; Impure if they differ."""
         tape = entry.tape
         assert tape
         began = time.thread_time()
@@ -251,10 +238,7 @@ def recordings_of(net: nn.Module) -> dict[Key, CacheEntry]:
 
 
 def forget() -> None:
-    """Drop all recordings, so that new nets share nothing with existing ones.
-
-    Existing nets keep their recordings.
-    """
+    """Drop all recordings for new nets; existing nets keep theirs."""
     _FORMS.clear()
     _CLOCK.begin()
 

@@ -19,9 +19,9 @@ class Unreadable(ValueError):
 
 
 def form_of(net: nn.Module) -> Hashable | None:
-    """A key that is equal for pure nets that compute the same function of their tensors; None if that is unclear.
+    """A key that is equal for pure nets that compute the same function of their tensors.
 
-    It is clear if modules hold only numbers, strings, collections of these, and functions.
+    None if modules hold more than numbers, strings, collections of these, and functions.
     """
     try:
         return tuple(_parts(net))

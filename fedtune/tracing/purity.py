@@ -1,7 +1,6 @@
 """Which code is recorded, and how recordings are identified: code declared pure, on nets declared pure.
 
-Purity is not proved here.  `fedtune check` compares declared code with its recording, and so does every run now and
-then.
+Purity is not proved here: `fedtune check`, and every run now and then, compares code with its recording.
 """
 
 from __future__ import annotations

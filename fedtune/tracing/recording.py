@@ -54,10 +54,7 @@ class Captures(NamedTuple):
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Records the operations that run within its context.
-
-    Tensors are identified by identity.  One that is neither an argument nor created within the context is a constant.
-    """
+    """Records the operations within its context; a tensor that is neither an argument nor made there is a constant."""
 
     def __init__(self, arguments: Sequence[Tensor]) -> None:
         """given: the code's arguments, which get the first slots."""
@@ -119,17 +116,8 @@ class OperationRecorder(TorchDispatchMode):
         slots = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
         slots = tuple(self._add(t) if s == -1 else s for s, t in zip(slots, outs, strict=True))
         metadata = tuple(None if t is None else _metadata(t) for t in outs)
-        self.lines.append(
-            Line(
-                func=func,
-                args=inputs,
-                kwargs=keywords,
-                outs=slots,
-                single=isinstance(out, Tensor),
-                writes=writes,
-                metadata=metadata,
-            )
-        )
+        single = isinstance(out, Tensor)
+        self.lines.append(Line(func, inputs, keywords, slots, single, writes=writes, metadata=metadata))
         return out
 
 

@@ -1,12 +1,10 @@
 """A piece of tensor code as a list of PyTorch operations, which runs without the Python code that led to them.
 
-In every step of local training, modules, `vmap` and autograd choose the same operations again.  For a small net this
-costs as much as the arithmetic.  A `Tape` holds the operations themselves, as they reach PyTorch's kernels, forward and
-backward.  A replay runs the same kernels on the same memory orders, so it gives the same bits.
+For a small net, choosing a step's operations costs as much as their arithmetic.  A `Tape` holds them as they
+reach PyTorch's kernels, forward and backward.  A replay runs the same kernels on the same memory orders: the same bits.
 
-It is not a compiler: nothing is fused or reordered.  It only saves work that has no effect on numbers.  A view of a
-view becomes one view.  Views of fixed tensors, and results that depend only on these, are computed once.  Results that
-are never read are not computed.  A sum, product or ReLU overwrites an operand that is no longer needed.
+Nothing is fused or reordered.  A view of a view becomes one view.  Views of fixed tensors, and results that depend only
+on these, are computed once, results that are never read not at all.  Operands no longer needed are overwritten.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from torch import Tensor
 from fedtune.tracing.recording import Captures, Line, Number, OperationRecorder, Slot, slots_in
 
 Replay = Callable[..., tuple[Tensor | None, ...]]
+Results = Sequence[Tensor | None]
 
 
 class Untraceable(RuntimeError):
@@ -39,19 +38,12 @@ class Tape:
     """A recording of code with `fixed` and `fresh` arguments, as a function of these."""
 
     def __init__(
-        self,
-        *,
-        recorder: OperationRecorder,
-        fixed: int,
-        fresh: int,
-        moving: Sequence[int],
-        results: Sequence[Tensor | None],
+        self, recorder: OperationRecorder, fixed: int, fresh: int, moving: Sequence[int], results: Results
     ) -> None:
         """The first slots are the `fixed` tensors, which stay in place between replays, then the `fresh` ones.
 
         moving: the fixed tensors whose values change between replays. results: the tensors that a replay returns.
-        Raises Untraceable for code that does more than this, or that changes tensors that are neither fixed nor its
-        own.
+        Raises Untraceable for code that does more, or that changes tensors that are neither fixed nor its own.
         """
         if recorder.untraceable:
             raise Untraceable(recorder.untraceable)
@@ -78,7 +70,7 @@ class Tape:
         replay: Replay = self._make(*fixed, *constants, *numbers)
         return replay
 
-    def fits(self, recorder: OperationRecorder, results: Sequence[Tensor | None]) -> bool:
+    def fits(self, recorder: OperationRecorder, results: Results) -> bool:
         """Whether a new recording equals this tape, except for its constants and real numbers."""
         slots = [None if t is None else recorder.slot(t) for t in results]
         return (
@@ -120,11 +112,7 @@ class Tape:
         return operand if equal_order and self._tensors[operand].dtype == self._tensors[out].dtype else None
 
     def _is_spare_copy(self, number: int, line: Line) -> bool:
-        """Whether a line only copies a tensor into a result, so that the tensor itself can be the result.
-
-        The tensor must not be held or changed elsewhere.  Autograd copies a gradient that something else refers to, as
-        the recorder does.
-        """
+        """Whether a line only copies a tensor, held and changed nowhere else, into a result, which it can be itself."""
         if line.func is not _ATEN.copy_.default or not isinstance(line.args[1], Slot):
             return False
         to, source = line.args[0].number, line.args[1].number
@@ -190,11 +178,8 @@ class Tape:
             elif not view and not line.writes and set(reads) <= constant and not self._writes.intersection(outs):
                 constant.update(outs)
             else:
-                replayed += (
-                    [ReplayedLine(line, c, reads, [s]) for c, s in zip(code, outs, strict=True)]
-                    if view
-                    else [ReplayedLine(line, code[0], reads, outs)]
-                )
+                made = [[s] for s in outs] if view else [outs]
+                replayed += [ReplayedLine(line, c, reads, slots) for c, slots in zip(code, made, strict=True)]
                 continue
             setup += code
             available.update(outs)
@@ -259,11 +244,9 @@ class Tape:
         return f"{targets}{'' if line.single else ','} = {call}"
 
     def _operand(self, line: Line, value: Any) -> str:
-        """Code of an argument; an elementwise operation gets a copy if the argument has another memory order than the
-        result.
+        """Code of an argument; an elementwise operation gets a copy of one in another memory order than its result.
 
-        Gradients that come back through a flattening have another order.  Two orders in one loop take six times as long
-        as a copy.
+        Two orders in one loop take six times as long as a copy.
         """
         code = self._literal(value)
         if line.func not in _ELEMENTWISE or not isinstance(value, Slot):

@@ -54,6 +54,7 @@ CASES = {  # a method, and in which way; what it does; what is said of it; what 
     "observe, a tuple": ("return server, val_acc", "returns a tuple"),
     "observe, an entry lost": ("return {'shared': server['shared']}", "best is left out", BEST),
     "report, a tensor": ("return {'norm': server['shared']['head.bias'].norm()}", "'norm' is a tensor of float32"),
+    "report, a metric of fedtune's": ("return {'comm_mb': 0.5}", "comm_mb is a metric of fedtune's"),
     "report, a number": ("return 1.0", "returns 1.0"),
     "upload, a tensor": ("return data.x.mean(0)", "returns a tensor"),
     "upload, None": ("{'mean': data.x.mean(0)}", "returns None"),
