@@ -12,7 +12,8 @@ from support.programs import toml
 
 from fedtune.commands import check as command
 from fedtune.programs import program_check, workload
-from fedtune.programs.program_check import ProgramCheck
+from fedtune.programs.program_check import ProgramCheck, Trial
+from fedtune.programs.run import ProgramRun
 
 METRICS = """
 [metrics.val_acc]
@@ -135,30 +136,28 @@ def test_no_row_is_a_failure_with_what_the_program_printed(tmp_path: Path, capsy
     assert output == "  accuracy = 0.1" and end.startswith("1 of 2 checks failed, 1 passed (")
 
 
-SLEEPS = "import time\nfor i in range(4):\n    time.sleep({seconds})\n    print(f'acc: 0.{{i}}\\ntest_acc: 0.5')\n"
-
-
 @pytest.mark.parametrize(
-    ("script", "buffers", "burst", "says"),
+    ("seconds", "whole", "says"),
     [
-        (SLEEPS.format(seconds=0.1), "-I", 60.0, "advice: 3 rounds came, … all came at once: let"),
-        # one by one, although most time is that of the start, as is said
-        (
-            "import time\ntime.sleep(1)\n" + SLEEPS.format(seconds=0.01),
-            "",
-            0.001,
-            "advice: 3 rounds came, … takes 0:00:01; most of it start-up, which each trial pays for",
-        ),
+        ([2.0, 0.0, 0.0], 2.0, "advice: 3 rounds came, … all came at once: let"),
+        ([0.5, 0.0, 0.0], 0.5, "passed: 3 rounds came, the first after 0.5 s, then one in 0 s"),  # it does not matter
+        ([2.0, 0.01, 0.01], 2.1, "advice: 3 rounds came, … takes 0:00:02; most of it start-up, which each trial pays"),
+        ([0.5, 0.5, 0.5], 1.5, "passed: … then one in 0.5 s; a whole run of 4 takes 0:00:02\n"),
     ],
 )
 def test_only_figures_that_come_at_once_are_said_to_come_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, buffers: str, burst: float, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: list[float], whole: float, says: str
 ) -> None:
-    monkeypatch.setattr(program_check, "QUICK", 0.1)
-    monkeypatch.setattr(program_check, "BURST", burst)  # or however long it takes to read them
-    path = Path(written(tmp_path, script))
-    path.write_text(path.read_text().replace("-S own.py", f"-S {buffers} own.py"))  # it ignores the environment
-    said = found(str(path), rounds=3, until="rounds")["rounds"]
+    rows = ProgramCheck._rows
+
+    def timed(self: ProgramCheck, run: ProgramRun) -> Trial:
+        trial = rows(self, run)
+        took = [row | {"seconds": s} for row, s in zip(trial.rows, seconds, strict=True)]
+        return trial._replace(rows=took, seconds=whole)
+
+    monkeypatch.setattr(ProgramCheck, "_rows", timed)
+    path = written(tmp_path, PLAIN)
+    said = found(path, rounds=3, until="rounds")["rounds"]
     assert all(part in said for part in says.split("… "))
 
 
