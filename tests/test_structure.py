@@ -57,7 +57,7 @@ def test_what_shows_runs_imports_nothing_that_trains() -> None:
     script = """
 import sys
 from fedtune.reporting import page
-from fedtune.reporting.watch import drawing, server, together
+from fedtune.reporting.watch import drawing, server
 heavy = {"torch", "ray", "optuna", "sklearn", "matplotlib", "fedtune.trainables"}
 assert not (found := heavy & set(sys.modules)), found
 """

@@ -43,6 +43,12 @@ class OfClass(Experiment):
     def _class(self) -> type[Algorithm]:
         return self.cls
 
+    def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
+        """The algorithm and the scenario under a configuration, which may have any field of the scenario."""
+        own = hyperparameters(self.cls)
+        scenario = self.scenario.override(**{n: v for n, v in config.items() if n not in own})
+        return self.cls(**{n: v for n, v in config.items() if n in own}), scenario
+
 
 class WatchedRun:
     """A run that several checks look at: its rows, states and messages, round by round."""

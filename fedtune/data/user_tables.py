@@ -38,10 +38,11 @@ def csv(path: Path, options: Options) -> Rows:
     parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     form = arrow_csv.ReadOptions(encoding=options.encoding, skip_rows=options.skiprows)
     with reading(path, "CSV", HOW):
+        with path.open("rb") as raw:
+            if "\0" in raw.read(4096).decode(options.encoding, "ignore"):
+                raise ValueError(f"it is not text in {options.encoding}")
         with arrow_csv.open_csv(path, read_options=form, parse_options=parse) as file:
             names = file.schema.names
-        if any("\0" in n for n in names):
-            raise ValueError(f"it is not text in {options.encoding}")
         given, usual = (options.y, options.owner, options.split), sum(user_columns.USUAL.values(), ())
         texts = {n: pa.string() for n in names if n in given or n.lower() in usual}  # so that 007 is not 7
         convert = arrow_csv.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)

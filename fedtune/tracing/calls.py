@@ -156,7 +156,7 @@ class Calls(ABC, Generic[Result]):
         with (recorder := OperationRecorder([*fixed, *fresh])):
             result = run()
         try:
-            entry.tape = Tape(recorder, len(fixed), len(fresh), moving, self.flat(result))
+            entry.tape = Tape(recorder, len(fixed), len(fresh), moving=moving, results=self.flat(result))
         except Untraceable as error:
             entry.untraceable = True
             self.reasons[str(error)] = None

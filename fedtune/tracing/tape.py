@@ -38,7 +38,7 @@ class Tape:
     """A recording of code with `fixed` and `fresh` arguments, as a function of these."""
 
     def __init__(
-        self, recorder: OperationRecorder, fixed: int, fresh: int, moving: Sequence[int], results: Results
+        self, recorder: OperationRecorder, fixed: int, fresh: int, *, moving: Sequence[int], results: Results
     ) -> None:
         """The first slots are the `fixed` tensors, which stay in place between replays, then the `fresh` ones.
 

@@ -137,7 +137,7 @@ def test_tables_indexed_in_two_orders_are_refused() -> None:
     x, y = pd.DataFrame(ROWS), pd.Series(Y)
     with pytest.raises(UserError, match="x and y of here have the same index in different orders; give y.loc"):
         dataset({"x": x, "y": y.iloc[::-1]})
-    with pytest.raises(UserError, match="as many"):
+    with pytest.raises(UserError, match="one value for each"):
         dataset({"x": x.set_axis(["a", 1, 2, 3]), "y": y[:3]})
     for index in (range(4), [7, 5, 6, 9]):  # of a selection
         assert dataset({"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()

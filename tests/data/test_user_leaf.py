@@ -136,7 +136,7 @@ WRONG: list[tuple[Callable[[Path], Any], str]] = [  # files, and a word of the r
     (rows_of([[0.1, 0.2]] * 6, [0, None] * 3), "y of .*user bob has missing values in 3 rows"),
     (rows_of([[0.1, 0.2]] * 6, [0.5, 1] * 3), "holds real numbers"),
     (rows_of([[0.1, 0.2]] * 6, ["a", 1] * 3), "y of .*user bob must be numbers or text, but holds both"),
-    (empty_part, "needs test rows, but has none"),
+    (empty_part, "needs train rows and test rows"),
     (one_part, "has files only in train"),
     (twice, "each with a name of its own"),
     (pools, "rows in several folders of LEAF's; give one, such as .*all_data"),

@@ -45,11 +45,11 @@ def test_own_data_are_the_scenario_where_none_was_given(kind: str, tmp_path: Pat
     typed, name = data(tmp_path, kind), NAMES[kind]
     options = SearchOptions(algo="fedavg", fields={"dataset": typed}, storage_path=str(tmp_path))
     planned = plan.make(options)
-    assert planned.scenario == planned.to_record()["scenario_name"] == options.scenario == name
+    assert planned.options.scenario == planned.to_record()["scenario_name"] == options.scenario == name
     scenario = planned.workload.scenario
     assert (scenario.val_share, scenario.test_share, scenario.rounds) == (0.15, 0.25, 30)
     assert scenario.partition == ("natural" if kind in ("owners", "function") else "shards")
-    assert "digits" not in planned.name and data_in_words(scenario).startswith(name)
+    assert "digits" not in planned.folder.name and data_in_words(scenario).startswith(name)
     again = SearchOptions.from_record(planned.to_record())  # as a resumed search reads it
     assert again.experiment().scenario == scenario
     plain = name.strip("/").replace(":rows(n=2)", "-rows-n=2")
