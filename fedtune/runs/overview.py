@@ -217,7 +217,7 @@ def _reproduction(files: RunFiles) -> Status:
         run=files.path,
         state=GONE if state.startswith(GONE) else state,
         over=over,
-        left=None,
+        left=None if over else time_left.of_reproduction(files, record),
         about=f"reproduction of {record['grid'].get('table')}",
         counted=f"{done} of {several(record['runs'], 'run')} done",
         planned=record["runs"],

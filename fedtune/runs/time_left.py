@@ -1,4 +1,4 @@
-"""Estimate the remaining time of a run: its trials, fresh-seed runs, or a comparison's searches."""
+"""Estimate the remaining time of a run: its trials, fresh-seed runs, a comparison's searches, or a reproduction."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def of_search(files: RunFiles, record: Mapping[str, Any], logged: Logged, how: M
 
 
 def _of_trials(record: Mapping[str, Any], logged: Logged, how: Mapping[str, str], mean: float) -> float:
+    """Remaining seconds of trials, assuming that each takes as long as those that ended."""
     alive = [t for t in how if how[t] in ("running", "waiting")]  # most paused trials never continue
     spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
     rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
@@ -55,6 +56,12 @@ def of_comparison(
     trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended
     runs = algorithms * (1 + record["top_k"]) * record["seeds"]
     return sum(known_seconds) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
+
+
+def of_reproduction(files: RunFiles, record: Mapping[str, Any]) -> float | None:
+    """Remaining seconds of a reproduction's runs; None before one has ended."""
+    took = _seconds(files.runs_folder)
+    return _of_runs(files.runs_folder, record["runs"], 0.0, record) if took else None
 
 
 def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) -> float:

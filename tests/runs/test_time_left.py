@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedtune.runs import time_left
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles
 
 RECORD: dict[str, Any] = {"trials": 4, "concurrent": 2, "options": {"final_seeds": 5}, "state": "running"}
 ROWS = {"a": [{"time_total_s": 10.0}], "b": [{"time_total_s": 4.0}]}
@@ -52,6 +52,14 @@ def test_in_the_final_check_what_is_left_is_its_runs(tmp_path: Path, done: int, 
     assert time_left.of_search(files, RECORD, ROWS, {"a": "finished", "b": "stopped"}) == pytest.approx(left)
     (files.final_folder / "half.json").write_text('{"rounds": [')
     assert time_left.of_search(files, RECORD, ROWS, {"a": "finished", "b": "stopped"}) is not None
+
+
+def test_a_reproduction_has_its_runs_before_it(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path, REPRODUCTION)
+    assert time_left.of_reproduction(files, {"runs": 8, "concurrent": 2}) is None, "nothing tells how long one takes"
+    runs(files.runs_folder, 2, 6.0)
+    assert time_left.of_reproduction(files, {"runs": 8, "concurrent": 2}) == pytest.approx(6 * 6.0 / 2)
+    assert time_left.of_reproduction(files, {"runs": 8}) == pytest.approx(6 * 6.0), "of a record that does not say"
 
 
 def test_a_comparison_has_searches_and_runs_on_fresh_seeds_before_it(tmp_path: Path) -> None:

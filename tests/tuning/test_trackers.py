@@ -141,8 +141,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
 def plan(folder: Path, algorithm: str = "gfpl") -> Any:
     about = SimpleNamespace(name=algorithm, seed=3, configuration=dict)
     options = SimpleNamespace(logger=["mlflow"], scenario="digits-w4")
-    place = {"folder": folder / "run", "name": "run"}
-    return SimpleNamespace(workload=about, options=options, **place)
+    return SimpleNamespace(workload=about, options=options, folder=folder / "run")
 
 
 def made(name: str, folder: Path, algorithm: str = "gfpl") -> trackers.Tracker:
