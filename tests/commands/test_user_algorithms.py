@@ -349,7 +349,7 @@ def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
     )
     with terminal.silent():
         planned = comparison_plan.make(options)
-    assert [p.name for p in planned.plans.values()] == ["local", "good.py-Mine"]
+    assert [p.folder.name for p in planned.plans.values()] == ["local", "good.py-Mine"]
     record = json.loads(json.dumps(planned.to_record()))
     user_copies.keep(planned.own, folder / "both")
     (folder / "good.py").unlink()
