@@ -39,7 +39,7 @@ def enough_rows(size: np.ndarray, whose: Callable[[int], str], clients: np.ndarr
     clients = np.broadcast_to(clients, size.shape)
     if lacking := np.flatnonzero(size < MIN_ROWS * clients).tolist():
         counts = [(whose(i), several(int(size[i]), "row"), several(int(clients[i]), "client")) for i in lacking]
-        texts = [f"{name} has {rows} for {shared}" for name, rows, shared in counts]
+        texts = [f"{name} with {rows} for {shared}" for name, rows, shared in counts]
         raise UserError(
             f"a client needs {MIN_ROWS} rows, but owners have fewer: {few(texts)}; take fewer clients, or merge or "
             f"drop such owners (--min-rows {MIN_ROWS * clients[lacking].max()})"

@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # a data set -> a word 
     "one class": (npz(y=Y * 0), "needs at least two classes"),
     "no test rows": (npz(split=Y % 2), "needs train rows and test rows"),
     "owner without rows": (npz(split=np.where(W["owner"] == 1, 0, Y)), "by the split of w.npz"),
-    "too small owners": (npz(owner=np.arange(240) // 2), "0 has 2 rows for 1 client, 1 has 2 rows"),
+    "too small owners": (npz(owner=np.arange(240) // 2), "0 with 2 rows for 1 client, 1 with 2 rows"),
     "empty folder": (folder_of(lambda f: None), FOLDERS),
     "one class folder": (folder_of(lambda f: pictures(f, ("dog",))), FOLDERS),
     "files beside": (folder_of(lambda f: (f / "1.png").write_bytes(b"")), FOLDERS),

@@ -165,12 +165,22 @@ def uneven(path: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "partition", "fields", "message"),
     [
-        ({"a": 1, "b": 9, "c": 9}, "", {}, r"3 rows, but owners have fewer: a 1 row for 1 client; .*--min-rows 3\)$"),
-        ({"a": 1, "b": 9, "c": 2}, "", {}, r": a 1 row for 1 client, c 2 rows for 1 client; .* \(--min-rows 3\)$"),
-        ({"a": 1, "b": 9, "c": 9}, "domains", {}, ": a 1 row for 1 client; "),
-        ({"a": 9, "b": 5}, "domains", {"clients": 4}, ": b 5 rows for 2 clients; take fewer clients, or"),
-        ({n: 1 for n in "abcd"}, "", {"owners": 2, "clients": 1}, ": [a-d] and [a-d] 2 rows for 1 client; "),
-        ({c: 1 for c in "abcdefgh"}, "", {}, "d 1 row for 1 client, e 1 row for 1 client, …; "),
+        (
+            {"a": 1, "b": 9, "c": 9},
+            "",
+            {},
+            r"owners have fewer: a with 1 row for 1 client; .*--min-rows 3\)$",
+        ),
+        (
+            {"a": 1, "b": 9, "c": 2},
+            "",
+            {},
+            r": a with 1 row for 1 client, c with 2 rows for 1 client; .*\(--min-rows 3\)",
+        ),
+        ({"a": 1, "b": 9, "c": 9}, "domains", {}, ": a with 1 row for 1 client; "),
+        ({"a": 9, "b": 5}, "domains", {"clients": 4}, ": b with 5 rows for 2 clients; take fewer clients, or"),
+        ({n: 1 for n in "abcd"}, "", {"owners": 2, "clients": 1}, ": [a-d] and [a-d] with 2 rows for 1 client; "),
+        ({c: 1 for c in "abcdefgh"}, "", {}, "d with 1 row for 1 client, e with 1 row for 1 client, …; "),
     ],
 )
 def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
@@ -229,7 +239,7 @@ def test_a_client_with_one_row_is_named(partition: str, tmp_path: Path) -> None:
     else:
         arrays = {name: values[row] for name, values in np.load(path).items()}
         given, path = "", saved(path, **arrays, split=np.arange(161) % 3)
-        said = "a client needs 3 rows, but owners have fewer: c 1 row for 1 client; "
+        said = "a client needs 3 rows, but owners have fewer: c with 1 row for 1 client; "
     with pytest.raises(UserError, match=re.escape(said)):
         made(taken(path, given))
 
@@ -258,5 +268,5 @@ def test_python_says_what_is_left_out_too(tmp_path: Path, capsys: pytest.Capture
     ):
         call()
         assert "note: 1 of 41 rows is left out, all those of 1 owner (a): min-rows 3" in capsys.readouterr().err
-    with pytest.raises(UserError, match="owners have fewer: a 1 row for 1 client; "):
+    with pytest.raises(UserError, match="owners have fewer: a with 1 row for 1 client; "):
         fedtune.train("local", dataset=path, rounds=1)

@@ -331,7 +331,7 @@ IMPOSSIBLE: list[tuple[Any, dict[str, Any], str]] = [  # what no partition can m
     (fg, {"clients": 300, "alpha": 100.0, "floor": 3}, r"300 clients share \d+ to \d+ rows a class: take fewer"),
     (nat, {"owners": 16}, "20 clients of 16 owners each need 320, but there are 300: take fewer clients"),
     (nat, {"share": 0.6}, "20 clients of 10 owners each need 200, but there are 180: .* or a larger share"),
-    (nat, {"owner": np.repeat(np.arange(40), 2), "owners": 1}, "owners have fewer: 0 has 2 rows for 1 client, .*, …"),
+    (nat, {"owner": np.repeat(np.arange(40), 2), "owners": 1}, "owners have fewer: 0 with 2 rows for 1 client, .*, …"),
 ]
 
 

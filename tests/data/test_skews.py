@@ -109,7 +109,7 @@ def test_a_client_holds_one_domain_and_those_of_a_domain_share_it_evenly() -> No
         ("shards", {"clients": 700}, "take 666 clients or fewer"),
         ("quantity", {"floor": 101}, "need 2020 rows"),
         ("domains", {"clients": 2}, "needs a client for each of the 3 domains, but clients is 2: give --clients 3"),
-        ("domains", {"clients": 900}, r"needs 3 rows, .* has \d+ rows for 300 clients, .*; take fewer clients"),
+        ("domains", {"clients": 900}, r"needs 3 rows, .* with \d+ rows for 300 clients, .*; take fewer clients"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
