@@ -26,6 +26,8 @@ def report(*, round: int | None = None, **metrics: float) -> None:
         return
     import json
 
+    if missing := [name for name, value in metrics.items() if value is None]:
+        raise TypeError(f"{missing[0]} must be a number, but is None")
     row = metrics if round is None else {"round": round, **metrics}
     line = json.dumps(row, default=lambda scalar: scalar.item())
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

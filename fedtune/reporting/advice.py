@@ -218,7 +218,7 @@ def more_searches(record: Mapping[str, Any], pairs: pd.DataFrame) -> list[Advice
     if 2 * searches > SEARCHES_AT_MOST:
         return [Advice(f"Leave {names} undecided", why)]
     why += " From other seeds: the 5 % hold for a number of searches that is decided beforehand."
-    todo = f"Search each algorithm {2 * searches} times, from other seeds, to tell {names} apart"
+    todo = f"Search each algorithm {2 * searches} times, from other seeds: that may tell {names} apart"
     seed = int(record.get("seed", 0)) + OTHER_SEEDS
     return [Advice(todo, why, command_again(record, "--searches", str(2 * searches), "--seed", str(seed)))]
 

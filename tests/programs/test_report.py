@@ -28,6 +28,8 @@ def test_in_a_trial_it_appends_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_what_is_no_number_is_pythons_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDTUNE_ROWS", str(tmp_path / "rows"))
+    with pytest.raises(TypeError, match="val_acc must be a number, but is None"):
+        report(val_acc=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size 1"):
         report(val_acc=np.ones(3))  # type: ignore[arg-type]
     assert not (tmp_path / "rows").exists()

@@ -255,7 +255,7 @@ def test_a_comparison_of_one_search_each_asks_for_three():
 def test_a_comparison_that_cannot_tell_asks_for_twice_the_searches_from_other_seeds():
     untold = pairs(("a", "b", 0.025, 0.03, "cannot be told"), ("a", "c", 0.09, 0.1, "cannot be told"))
     (found,) = advice.more_searches(COMPARED | {"margin": 0.005}, untold)
-    assert found.todo == "Search each algorithm 6 times, from other seeds, to tell a and b apart"
+    assert found.todo == "Search each algorithm 6 times, from other seeds: that may tell a and b apart"
     assert found.command == "python -m fedtune compare --algos a,b,c --searches 6 --seed 100007"
     (found,) = advice.more_searches(COMPARED | {"searches": 12}, untold)
     assert found.todo == "Leave a and b undecided" and not found.command
