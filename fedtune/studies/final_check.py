@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import ray
+from ray.tune import Callback
 
-from fedtune.runs import reading, tables
+from fedtune.runs import choice, reading, tables
 from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.space_types import Config
@@ -43,3 +45,35 @@ def check(s: StartedSearch, config: Config) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
+
+
+class WorkersAhead(Callback):
+    """Starts the workers of a choice by more seeds and of the final check on the CPUs that the last trials leave idle.
+
+    Ray ends a trial's worker with the trial, and a new one loads for seconds what trains.
+    """
+
+    def __init__(self, s: StartedSearch) -> None:
+        """s: one whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
+        p = s.plan
+        self._trials, self._slots = p.trials, s.concurrent
+        largest = max(2 * p.options.final_seeds, choice.TOP * len(p.choosing))
+        self._workers = 0 if p.options.address or s.gpus else min(self._slots, largest)
+        self._started: list[ray.ObjectRef] = []
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A slot is free: for what comes after, if no trial is to come."""
+        going = sum(t is not trial and not t.is_finished() for t in trials)
+        if len(trials) < self._trials:
+            return
+        while len(self._started) < min(self._workers, self._slots - going):
+            self._started.append(ray_tasks.start_worker())
+
+    def wait(self) -> None:
+        """Until they are ready: Ray would start others for runs that come before."""
+        if self._started:
+            ray.wait(self._started, num_returns=len(self._started))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """The same of a trial that failed."""
+        self.on_trial_complete(iteration, trials, trial)

@@ -109,6 +109,18 @@ def run_all(
     return {r.label: done[r.label] for r in runs}
 
 
+def start_worker() -> ray.ObjectRef:
+    """Have Ray start a worker that loads what trains, and then waits for a run; what is there once it has.
+
+    It starts where every CPU is taken, too.
+    """
+    return ray.remote(num_cpus=0)(_loaded).remote()
+
+
+def _loaded() -> None:
+    """Does nothing: to call this function, a worker has imported this module."""
+
+
 def finished(runs: Sequence[RunTask], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
     """The outcomes that earlier calls left in the folder, by label."""
     files = {run.label: outcome_file(folder, run, budget) for run in runs}

@@ -113,16 +113,16 @@ def search_and_check(
     s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger] = ()
 ) -> int:
     """Search, choose the best trial, check it on fresh seeds, and conclude; the exit status."""
-    p = s.plan
+    p, ahead = s.plan, final_check.WorkersAhead(s)
     with _ending_recorded(p, run, watch):
-        found = _search(s, run, watch, resumed, tools)
+        found = _search(s, run, watch, resumed, tools, ahead)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(near(p.folder))
     if found.best is None:
         return _nothing_found(p, run, found)
     with _ending_recorded(p, run, watch):
-        best = _choose(s, run, found)
+        best = _choose(s, run, found, ahead)
     if best is None:
         return 1
     config = _write_best(s, found, best)
@@ -132,6 +132,7 @@ def search_and_check(
         say(f"folder: {near(p.folder)}")
         return 130
     with _ending_recorded(p, run, watch):
+        ahead.wait()
         checked = final_check.check(s, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - found.began, 1))
     run.write("finished")
@@ -140,10 +141,15 @@ def search_and_check(
 
 
 def _search(
-    s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger]
+    s: StartedSearch,
+    run: RunFiles,
+    watch: disk.DiskWatch,
+    resumed: bool,
+    tools: Sequence[trackers.TrialLogger],
+    ahead: final_check.WorkersAhead,
 ) -> Found:
     p, began = s.plan, time.monotonic()
-    grid, reported = driver.fit(s, resumed, watch, tools)
+    grid, reported = driver.fit(s, resumed, watch, tools, also=[ahead])
     rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
@@ -160,13 +166,14 @@ def _search(
     return found
 
 
-def _choose(s: StartedSearch, run: RunFiles, found: Found) -> pd.Series | None:
+def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.WorkersAhead) -> pd.Series | None:
     """The trial to name: the best, by more seeds where the options say so; None, said and recorded, if none stands."""
     for reason, stacks in found.broken.items():
         what = f"{len(stacks)} of {several(len(found.trials), 'trial')} failed"
         say(f"note: {what}: {reason}\n{stacks[0]}".rstrip("\n"))
     if found.interrupted or not s.plan.choosing or found.best is None or found.best["status"] != "finished":
         return found.best
+    ahead.wait()
     best, rows = choosing.choose(s, found.trials)
     run.add(choice=rows.to_dict("records"))
     if best is None:

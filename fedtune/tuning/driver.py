@@ -104,10 +104,11 @@ def fit(
     resumed: bool = False,
     watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
+    also: Sequence[tune.Callback] = (),
 ) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.
+    tools: experiment trackers.  also: further callbacks.
     """
     p = s.plan
     trainable = _trainable(s)
@@ -137,6 +138,7 @@ def fit(
             *([watch] if watch else []),
             *journal,
             *tools,
+            *also,
         ]
         copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
         with interrupting.ctrl_c_kept(), copied, view.window, local_ray.spoken_to():
