@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import one_line
 from fedtune.programs import command
 from fedtune.programs.entries import Text, below, refused
@@ -40,9 +40,9 @@ class ConfigFile(NamedTuple):
         for key, value in self.entries.items():
             _put(made, key.split("."), _mapped(value, lambda text: _filled(text, values)), self.base)
         if path.endswith(".json"):
-            return json.dumps(made, indent=2)
+            return json.dumps(made, indent=2, default=str)
         if path.endswith(".toml"):
-            return "".join(f"{_toml(name)} = {_toml(value)}\n" for name, value in made.items())
+            return "".join(f"{_toml(name)} = {_toml(value)}\n" for name, value in made.items() if value is not None)
         import yaml
 
         return yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
@@ -93,6 +93,8 @@ def _put(table: Any, keys: list[str], value: Any, base: str) -> None:
         known = {str(name): name for name in table} if isinstance(table, dict) else {}
     if base and key not in known:
         raise UserError(f"{unknown(f'key of {base}', key, known)}; if the program reads it, write it there too")
+    if key not in known and not isinstance(table, dict):
+        raise UserError(f"{key!r} must be in a table, but is in {shown(table)}")
     key = known.get(key, key)
     if keys[1:]:
         _put(table[key] if key in known.values() else table.setdefault(key, {}), keys[1:], value, base)
@@ -115,7 +117,8 @@ def _filled(text: str, values: Mapping[str, Any]) -> Any:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_toml(str(name))} = {_toml(inner)}' for name, inner in value.items())} }}"
+        there = {str(name): inner for name, inner in value.items() if inner is not None}  # TOML has no null
+        return f"{{ {', '.join(f'{_toml(name)} = {_toml(inner)}' for name, inner in there.items())} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else command.text(value)

@@ -162,7 +162,10 @@ class RowMaker:
         if m.name in self._row:
             lacking = ", ".join(self.missing) or "the next round"
             rule = f"each metric must come once a round, but {m.name} came twice before {lacking}"
-            raise self._refuse(figure, rule, "make its pattern more exact, or say how many come by `every`")
+            how = "make its pattern more exact" if m.pattern else "report it once"
+            advice = f"{how}, or say how many come by `every`"
+            never = any(name in self.of_file and not self._came[name] for name in self.missing)
+            raise self._refuse(figure, rule, self.no_file() if never else advice)
         self._row[m.name] = value
         self.first.setdefault(m.name, figure)
         if not self.missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import importlib
 import json
 import os
 import re
@@ -53,6 +54,8 @@ class _WrittenFile:
         self._rows, self._name = rows, str(rows.program.file)
         self._events = self._name.endswith("/") and not rows.program.reader
         ends = (f"/{EVENTS}*", f"/**/{EVENTS}*") if self._events else ("",)
+        if self._events:  # takes a second, in which no figure would be read
+            importlib.import_module("tensorboardX.proto.event_pb2")
         self._patterns = [pattern.rstrip("/") + end for end in ends]
         self._base = Path(pattern.partition("*")[0] + "x").parent  # the folder of which all is known
         self._before: set[Path] = set()
@@ -93,7 +96,8 @@ class _WrittenFile:
             return str(unknown(f"column of {self._name}", str(lacking), self._rows.found))
         if self._place:
             return "its pattern may be wrong"
-        return f"it must write {self._name}, but none is in {self._base}; ** stands for folders whose names differ"
+        advice = "; ** stands for folders whose names differ" * ("**" not in self._name)
+        return f"it must write {self._name}, but none is in {self._base}{advice}"
 
 
 def _matches(pattern: str) -> set[Path]:
@@ -208,12 +212,12 @@ class _Whole:
                 has = f"has {len(rounds)} numbers and {len(columns[uneven[0]])} of {uneven[0]}; write null for none"
                 raise UserError(f"{self._path} must have a round's number for each figure, but {has}")
             return False
+        first = data[0] if isinstance(data, list) and data else data
+        self._rows.found |= dict.fromkeys(map(str, first)) if isinstance(first, dict) else {}
         self._rows.anew(self._rows.of_file)
         for i in range(max(map(len, columns.values()))):
             record = {str(name): values[i] for name, values in columns.items() if i < len(values)}
             self._rows.record(record, f"entry {i + 1} of {self._path.name}: {record}")
-        first = data[0] if isinstance(data, list) and data else data
-        self._rows.found |= dict.fromkeys(map(str, first)) if isinstance(first, dict) else {}
         return True
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from support.programs import finish, python, start
 
+from fedtune.core.errors import UserError
 from fedtune.programs import workload
 
 BASE = {"optimizer": {"name": "sgd", "lr": 0.5}, "layers": [{"width": 8}, {"width": "1e-3"}], "seed": 7, "tags": []}
@@ -58,3 +59,16 @@ def test_a_trials_values_stand_in_their_types_in_a_file_of_its_own(tmp_path: Pat
     before = found.to_plain()
     (tmp_path / f"base{base}").write_text(BASES[base].replace("sgd", "adam"))
     assert found.to_plain() != before  # so no outcome of the earlier one is taken for its own
+
+
+def test_a_key_below_a_value_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    more = '[write."{folder}/a.json"]\noptimizer = 1\n"optimizer.lr" = "{lr}"\n[space]\nlr = "0.1..1"\n'
+    with pytest.raises(UserError, match="'lr' must be in a table, but is in 1"):
+        finish(start(python(tmp_path, "print('acc: 0.5')", more, 1, "{folder}/a.json"), tmp_path, {"lr": 0.5}))
+
+
+def test_what_is_nothing_is_left_out_of_toml(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("a: null\nb: {c: null, d: 1}\nlr: 1\n")
+    more = '[write."{folder}/a.toml"]\nfrom = "base.yaml"\nlr = "{lr}"\n[space]\nlr = "0.1..1"\n'
+    finish(start(python(tmp_path, "print('acc: 0.5')", more, 1, "{folder}/a.toml"), tmp_path, {"lr": 0.5}))
+    assert tomllib.loads((tmp_path / "trial" / "a.toml").read_text()) == {"b": {"d": 1}, "lr": 0.5}
