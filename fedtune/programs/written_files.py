@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import glob
-import importlib
 import json
 import os
 import re
@@ -55,7 +54,7 @@ class _WrittenFile:
         self._events = self._name.endswith("/") and not rows.program.reader
         ends = (f"/{EVENTS}*", f"/**/{EVENTS}*") if self._events else ("",)
         if self._events:  # takes a second, in which no figure would be read
-            importlib.import_module("tensorboardX.proto.event_pb2")
+            import tensorboardX.proto.event_pb2  # noqa: F401
         self._patterns = [pattern.rstrip("/") + end for end in ends]
         self._base = Path(pattern.partition("*")[0] + "x").parent  # the folder of which all is known
         self._before: set[Path] = set()
