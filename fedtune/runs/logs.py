@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,11 @@ class Followed:
         """The kept rows of every trial, in order.  attribute: of a result, the used budget, which the rungs are of."""
         results: dict[str, list[Row]] = {}
         for file in sorted(self._run.glob("*/result.json")):
-            version = (stat := file.stat()).st_size, stat.st_mtime_ns, attribute, *rungs
-            if self._files.get(file, ((), []))[0] != version:
-                self._files[file] = version, _few(reading.new_rows(file, 0)[0], attribute, rungs)
-            for row in self._files[file][1]:
+            with suppress(OSError):  # it vanished: a search that goes on moves logs to `lost`
+                version = (stat := file.stat()).st_size, stat.st_mtime_ns, attribute, *rungs
+                if self._files.get(file, ((), []))[0] != version:
+                    self._files[file] = version, _few(reading.new_rows(file, 0)[0], attribute, rungs)
+            for row in self._files.get(file, ((), []))[1]:
                 results.setdefault(row["trial_id"], []).append(row)
         return results
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedtune.commands import status
 from fedtune.core.terminal import console
-from fedtune.runs import overview
+from fedtune.runs import overview, reading
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import Followed
 
@@ -125,6 +125,25 @@ def test_a_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     ]
     log(tmp_path, 2)
     assert [row["training_iteration"] for row in followed.rows("training_iteration", [])["a"]] == [2]
+
+
+def test_a_log_that_vanishes_while_it_is_looked_at_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a search that goes on moves logs to `lost`."""
+    log(tmp_path, 2)
+    (read, unread), new_rows = (Followed(tmp_path), Followed(tmp_path)), reading.new_rows
+
+    def vanished(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
+        file.unlink()
+        return new_rows(file, start)
+
+    before = read.rows("training_iteration", [])
+    log(tmp_path, 5)
+    monkeypatch.setattr(reading, "new_rows", vanished)
+    assert read.rows("training_iteration", []) == before != {}
+    log(tmp_path, 5)
+    assert unread.rows("training_iteration", []) == {}
 
 
 def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_path: Path) -> None:
