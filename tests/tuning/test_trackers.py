@@ -271,6 +271,16 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: 
     assert "\n" not in str(error.value)
 
 
+def test_what_keeps_tools_quiet_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setitem(trackers.KINDS, "mlflow", lambda p: seen.append(os.environ.get("MLFLOW_DISABLE_TELEMETRY")))
+    monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "DEBUG")
+    before = dict(os.environ)
+    with trackers.opened(plan(tmp_path)):
+        assert os.environ["MLFLOW_LOGGING_LEVEL"] == "DEBUG"
+    assert seen == ["true"] and dict(os.environ) == before
+
+
 # ---- in a search
 
 

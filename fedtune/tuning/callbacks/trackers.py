@@ -22,6 +22,7 @@ from typing import Any
 
 from ray.tune import Callback
 
+from fedtune.cluster.ray_internals import environment
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
@@ -42,6 +43,8 @@ LONGEST = 128  # letters of a run's id that W&B takes
 QUIET: dict[str, Any] = {"silent": True, "console": "off", "x_save_requirements": False}
 QUIET |= dict.fromkeys(("disable_git", "disable_code", "disable_job_creation", "x_disable_stats"), True)
 QUIET |= dict.fromkeys(("x_disable_meta", "x_disable_machine_info"), True)
+# what a search sets meanwhile where the user's environment says nothing: they call nobody
+ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING", "WANDB_ERROR_REPORTING": "false"}
 LAST = 60.0  # seconds that a search waits at its end for what is not logged yet
 
 
@@ -53,8 +56,6 @@ class MLflow:
 
     def __init__(self, p: SearchPlan) -> None:
         """Open the store, which is made where there is none."""
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         from mlflow import MlflowClient
 
         self.about, parent = _about(p), p.folder.parent
@@ -103,7 +104,6 @@ class WandB:
 
     def __init__(self, p: SearchPlan) -> None:
         """Set up the state; nothing is written yet."""
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         self.wandb, self.about = wandb, _about(p)
@@ -213,6 +213,7 @@ def opened(p: SearchPlan) -> Iterator[list[TrialLogger]]:
     """The trackers of a search, which get the rest when this ends; UserError for one that cannot be used."""
     with ExitStack() as stack:
         tellers = []
+        stack.enter_context(environment({n: v for n, v in ENVIRONMENT.items() if n not in os.environ}))
         for name in filter(KINDS.__contains__, p.options.logger):
             try:
                 tool = KINDS[name](p)
