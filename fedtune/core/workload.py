@@ -7,7 +7,7 @@ The built-in engine trains one kind (`fedtune.experiment.experiment.Experiment`)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -192,26 +192,16 @@ class Trainer:
         raise NotImplementedError
 
 
-class Measures:
+class Measures(NamedTuple):
     """What the rows of a workload hold.  The defaults are those of what the engine trains."""
 
-    @property
-    def selectable(self) -> Mapping[str, str]:
-        """The metrics that may select, with their directions; "" if the direction must be given."""
-        return metrics.OBJECTIVES
-
-    @property
-    def objective(self) -> str:
-        """What a search optimises by default."""
-        return metrics.METRIC
-
-    def worst(self, metric: str) -> float | None:
-        """The worst possible value of a metric that may select; None if there is none."""
-        return metrics.worst(metric)
-
-    def figures(self, last: Mapping[str, Any]) -> list[str]:
-        """The metrics of a run's last row that tables of fresh-seed runs keep."""
-        return metrics.figures(last)
+    # the metrics that may select, with their directions; "" if the direction must be given
+    selectable: Mapping[str, str] = metrics.OBJECTIVES
+    objective: Callable[[], str] = lambda: metrics.METRIC  # what a search optimises by default
+    # the worst possible value of a metric that may select; None if there is none
+    worst: Callable[[str], float | None] = metrics.worst
+    # the metrics of a run's last row that tables of fresh-seed runs keep
+    figures: Callable[[Mapping[str, Any]], list[str]] = metrics.figures
 
 
 class Traits(NamedTuple):

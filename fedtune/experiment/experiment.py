@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from fedtune.experiment.user_metrics import OwnMetric
 
 
-class _Measures(Measures):
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-
-    @property
-    def selectable(self) -> dict[str, str]:
-        return OBJECTIVES | {n: mode for m in self._experiment.own_metrics for n, mode in m.modes().items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Workload):
     """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters: a `Workload` of the engine's."""
@@ -78,7 +69,7 @@ class Experiment(Workload):
     @property
     def measures(self) -> Measures:
         """The metrics of the engine and the user's own."""
-        return _Measures(self)
+        return Measures(OBJECTIVES | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
 
     @property
     def traits(self) -> Traits:

@@ -19,25 +19,24 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, leaves, named
 from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
+from fedtune.user_code.user_errors import place_of
 
 Checked = Any  # a method's return value
 
 
 def wrong(alg: Algorithm, hook: str, must: str, actual: str, advice: str = "") -> UserError:
     """The error for a method's return value: its place, what it must return, what it returned, and advice."""
-    from fedtune.experiment.user_algorithms import place_of
-
     cls: Any = type(alg)
-    return _error(f"{place_of(cls, _own_method(cls, hook))}: {cls.__name__}.{hook}", must, actual, advice)
+    place = place_of(_own_method(cls, hook)) or place_of(cls)
+    return _error(f"{place}: {cls.__name__}.{hook}", must, actual, advice)
 
 
 def _wrong_code(code: Any, must: str, actual: str, advice: str = "") -> UserError:
     """The error for what a loss, or another function of a phase, returns."""
-    while hasattr(code, "func"):  # a partial
+    while isinstance(code, partial):
         code = code.func
-    inner = getattr(code, "__code__", None)
-    place = f"{inner.co_filename}:{inner.co_firstlineno}: " if inner else ""
-    return _error(f"{place}{getattr(code, '__name__', type(code).__name__)}", must, actual, advice)
+    name = getattr(code, "__name__", type(code).__name__)
+    return _error(": ".join(filter(None, [place_of(code), name])), must, actual, advice)
 
 
 def _error(who: str, must: str, actual: str, advice: str) -> UserError:

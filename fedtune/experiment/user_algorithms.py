@@ -18,7 +18,7 @@ from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
-from fedtune.user_code.user_errors import reported
+from fedtune.user_code.user_errors import place_of, reported
 
 PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # class attributes that are tuples of names
 SOUND = "_fedtune_is_sound"  # set on a class that passed the checks
@@ -54,18 +54,17 @@ def _pickled(cls: type) -> bytes:
 
     main = inspect.getmodule(cls)
     by_value = main is not None and main.__name__ != "__main__" and importlib.util.find_spec(main.__name__) is not None
+    if by_value:
+        cloudpickle.register_pickle_by_value(main)
     try:
-        if by_value:
-            cloudpickle.register_pickle_by_value(main)
-        try:
-            content: bytes = cloudpickle.dumps(cls)
-        finally:
-            if by_value:
-                cloudpickle.unregister_pickle_by_value(main)
+        content: bytes = cloudpickle.dumps(cls)
     except Exception as error:  # whatever pickling raises
         raise UserError(
             f"{cls.__name__} is sent to workers as a pickle, but cannot be pickled ({error}); write it into a file"
         ) from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(main)
     return content
 
 
@@ -150,16 +149,4 @@ def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., An
 
 
 def _refused(cls: type, why: str, member: Any = None) -> UserError:
-    return UserError(f"{place_of(cls, member)}: algorithm {cls.__name__}: {why}")
-
-
-def place_of(cls: type, member: Any = None) -> str:
-    """FILE:LINE of a class, or of one of its functions."""
-    code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
-    if code:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    file = getattr(inspect.getmodule(cls), "__file__", "")
-    try:
-        return f"{file}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):
-        return str(file)
+    return UserError(f"{place_of(member) or place_of(cls)}: algorithm {cls.__name__}: {why}")

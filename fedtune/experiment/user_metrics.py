@@ -23,7 +23,7 @@ from torch import Tensor
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS, worst_tenth
 from fedtune.core.terminal import several
-from fedtune.user_code import user_files
+from fedtune.user_code import user_errors, user_files
 from fedtune.user_code.references import parsed
 
 Rows = Sequence[tuple[Tensor, Tensor]]  # of each client: scores [N, C] and labels [N]
@@ -45,9 +45,7 @@ class OwnMetric(NamedTuple):
     @property
     def place(self) -> str:
         """FILE:LINE of its definition."""
-        function = getattr(self.function, "func", self.function)  # without its options
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        return f"{code.co_filename}:{code.co_firstlineno}" if code else self.reference
+        return user_errors.place_of(self.function) or self.reference
 
     def wrong(self, what: str) -> UserError:
         """The error for a function that is not a metric."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, printable
@@ -31,6 +34,20 @@ def place(error: BaseException) -> str | None:
         return f"{at.filename}:{at.lineno}"
     lines = _lines(at) if at else []
     return lines[-1] if lines else None
+
+
+def place_of(thing: Any) -> str:
+    """FILE:LINE of a function, also of a partial, or of a class; as much of it as Python can tell."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    code = getattr(inspect.unwrap(thing), "__code__", None) if callable(thing) else None
+    if code:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    file = getattr(inspect.getmodule(thing), "__file__", "") if isinstance(thing, type) else ""
+    try:
+        return f"{file}:{inspect.getsourcelines(thing)[1]}" if file else ""
+    except (OSError, TypeError):
+        return str(file)
 
 
 def theirs(error: BaseException) -> bool:
