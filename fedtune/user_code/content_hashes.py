@@ -1,4 +1,4 @@
-"""Identify a user's data on disk by a hash of its content, and find copies of it."""
+"""Identify a user's data on disk by a hash of its content."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from fedtune.user_code import layouts
-
-_copies: dict[str, Path] = {}  # by hash
-
-
-def register(sha256: str, copy: Path) -> None:
-    """Remember a copy of some data, for when the original is gone."""
-    _copies[sha256] = copy.absolute()
-
-
-def find(sha256: str) -> Path | None:
-    """The registered copy of some data, if it exists."""
-    copy = _copies.get(sha256)
-    return copy if copy and copy.exists() else None
 
 
 def digest(path: Path) -> str:

@@ -30,10 +30,7 @@ class UserCodeError(UserError):
 def place(error: BaseException) -> str | None:
     """FILE:LINE of the innermost line of the user's code in an error's traceback, or in that of a cause; else None."""
     at = _theirs(error)
-    if isinstance(at, SyntaxError) and at.filename in PATHS:
-        return f"{at.filename}:{at.lineno}"
-    lines = _lines(at) if at else []
-    return lines[-1] if lines else None
+    return _lines(at)[-1] if at else None
 
 
 def place_of(thing: Any) -> str:
@@ -129,16 +126,17 @@ def _theirs(error: BaseException) -> BaseException | None:
     seen: set[int] = set()
     while at is not None and id(at) not in seen:  # an error may be its own cause
         seen.add(id(at))
-        if _lines(at) or (isinstance(at, SyntaxError) and at.filename in PATHS):
+        if _lines(at):
             return at
         at = at.__cause__ or at.__context__
     return None
 
 
 def _lines(error: BaseException) -> list[str]:
-    """FILE:LINE of each line of the user's code in a traceback."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
-    return [f"{file}:{line}" for file, line in frames if file in PATHS]
+    """FILE:LINE of each line of the user's code in a traceback, and last of one that Python cannot parse."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places += [(error.filename or "", error.lineno or 0)] if isinstance(error, SyntaxError) else []
+    return [f"{file}:{line}" for file, line in places if file in PATHS]
 
 
 def _printable(lines: Iterable[str]) -> str:
