@@ -65,7 +65,7 @@ def spaces(name: str) -> dict[str, Any]:
     if user_files.is_own(name):
         from fedtune.experiment import user_algorithms
 
-        return dict(user_algorithms.spaces(name) or {})
+        return user_algorithms.spaces(name)
     module = f"fedtune.search_spaces.{name}"
     if importlib.util.find_spec(module) is None:
         return {}

@@ -79,12 +79,12 @@ def checked(found: Any, name: str) -> type[Algorithm]:
     return found
 
 
-def spaces(name: str) -> Mapping[str, Any] | None:
-    """The search spaces in an algorithm file's `SPACES`, by name; None if there are none.  UserError if invalid."""
+def spaces(name: str) -> dict[str, Any]:
+    """The search spaces in an algorithm file's `SPACES`, by name.  UserError if invalid."""
     module = inspect.getmodule(find(name))
     given = getattr(module, "SPACES", None)
     if given is None or name.endswith(PICKLED):  # spaces in a notebook are not stored with a run
-        return None
+        return {}
     named = isinstance(given, Mapping) and all(isinstance(n, str) for n in given)
     if not named or not given or not all(isinstance(value, dict | list) and value for value in given.values()):
         raise UserError(
@@ -104,8 +104,7 @@ def _only(module: ModuleType, name: str) -> type[Algorithm]:
         raise UserError(
             f"{name} defines {len(found)} algorithms, {', '.join(found)}; say which: {name}:{next(iter(found))}"
         )
-    functions = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-    others = f"only {', '.join([*own, *functions])}" if own or functions else "none"
+    others = f"only {', '.join(own)}" if own else "none"
     raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {module.__file__} defines {others}")
 
 
