@@ -205,7 +205,9 @@ _SAMPLERS: dict[str, Sampler] = {
     "randperm": lambda a, shape, dtype, g: torch.randperm(a["n"], generator=g, dtype=dtype),
     # from uniform numbers of one precision, so that a mask is the same in float32 and float64; the probability is a
     # number, or a tensor of them, which may be the operand itself
-    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < a.get("p", a["self"])).to(dtype),
+    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < (a["p"] if "p" in a else a["self"])).to(
+        dtype
+    ),
     "uniform": lambda a, shape, dtype, g: (
         a["from"] + (a["to"] - a["from"]) * torch.rand(shape, generator=g, dtype=dtype)
     ),

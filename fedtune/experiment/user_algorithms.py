@@ -15,6 +15,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError, shown
 from fedtune.core.hyper import hyperparameters
+from fedtune.core.trees import in_words
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
@@ -71,8 +72,7 @@ def _pickled(cls: type) -> bytes:
 def checked(found: Any, name: str) -> type[Algorithm]:
     """The class itself; UserError unless it is an algorithm that can be created with its defaults."""
     if not (isinstance(found, type) and issubclass(found, Algorithm)) or found is Algorithm:
-        what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {what}")
+        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {in_words(found)}")
     if SOUND not in vars(found):
         _require_sound(found)
         setattr(found, SOUND, True)

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.pure import is_declared
+from fedtune.core.trees import in_words
 from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import entry_points, user_errors, user_files
@@ -60,7 +61,7 @@ def _inspected(name: str, version: str, shape: Shape, classes: int, features: in
         with _calling(f"the head of {name} does not take the body's features [B, {z.shape[1]}]"):
             logits = net.head(z)
         if not isinstance(logits, Tensor) or logits.shape != (3, classes):
-            raise UserError(f"the head of {name} must return scores [B, {classes}], but returned {_form(logits)}")
+            raise UserError(f"the head of {name} must return scores [B, {classes}], but returned {in_words(logits)}")
         if type(whole).forward is not nn.Module.forward:
             with _calling(f"forward of {name} fails on {rows}"):
                 _require_same(name, logits, whole(x))
@@ -117,7 +118,7 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     if not callable(make) or isinstance(make, nn.Module):
         raise UserError(
             f"a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but {name} is "
-            f"{_form(make)}"
+            f"{in_words(make)}"
         )
     if features and _takes(make, FEATURES):
         options.setdefault(FEATURES, features)
@@ -127,7 +128,7 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
             warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # checked below
             net = make(shape, classes, **options)
     if not isinstance(net, nn.Module):
-        raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
+        raise UserError(f"{name} must return a torch.nn.Module, but returned {in_words(net)}")
     if hooks_on_all() != hooks:
         raise UserError(
             f"a model may only hook its own layers, but making {name} registers a hook on all modules "
@@ -223,7 +224,7 @@ def _require_features(name: str, net: Net, x: Tensor, z: Any) -> None:
     """UserError unless the body returns one finite vector per row, independent of the other rows."""
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 3 or not z.shape[1] or not z.is_floating_point():
         raise UserError(
-            f"the body of {name} must return features [B, D] for B rows, but returned {_form(z)} for 3 rows"
+            f"the body of {name} must return features [B, D] for B rows, but returned {in_words(z)} for 3 rows"
         )
     if not z.isfinite().all():
         raise UserError(f"the body of {name} must return finite numbers, but returned nan or inf before any training")
@@ -255,13 +256,6 @@ def _require_same(name: str, logits: Tensor, whole: Any) -> None:
 def _calling(what: str) -> AbstractContextManager[None]:
     """Report whatever the user's code raises, with what was being done and its place."""
     return user_errors.reported(what, passing=(UserError,))
-
-
-def _form(value: Any) -> str:
-    """A value in words: its type and shape, or its class."""
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return f"an instance of {type(value).__name__}" if not isinstance(value, type) else f"the class {value.__name__}"
 
 
 def _require_plain(name: str, net: nn.Module) -> None:

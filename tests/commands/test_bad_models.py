@@ -64,7 +64,7 @@ WRONG: list[tuple[str, str, str]] = [  # what follows GOOD in the file, the refe
     (of("Net().body"), "net", "an option head='2' after its name"),
     (net("net.scale = nn.Parameter(torch.ones(1))"), "net", f"{PARTS}scale"),
     (net("net.head = nn.Linear(9, classes)"), "net", "does not take the body's features [B, 8]: RuntimeError:"),
-    (of("Net(classes=classes - 1)"), "net", "must return scores [B, 10], but returned float32 [3, 9]"),
+    (of("Net(classes=classes - 1)"), "net", "must return scores [B, 10], but returned a tensor of float32 [3, 9]"),
     (of("plain(nn.Linear(64, classes))"), "net(head='fc')", "unknown layer of net.py:net(head='fc') 'fc': known are 0"),
     (
         of("plain(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes), nn.Softmax(1))"), "net(head='3')",
@@ -77,7 +77,7 @@ WRONG: list[tuple[str, str, str]] = [  # what follows GOOD in the file, the refe
     (of("Net()"), "net(dept=2)", "TypeError: net() got an unexpected keyword argument 'dept'"),
     (of("Net()"), "net(depth=two)", "options after a name must be keyword literals"),
     ("net = 3", "net", "a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but"),
-    ("net = Net()", "net", "but net.py:net is an instance of Net"),
+    ("net = Net()", "net", "but net.py:net is a Net"),
     (of("None"), "net", "must return a torch.nn.Module, but returned an instance"),
     (of("Net()"), "nat", "unknown name in {tmp}/net.py: 'nat': did you mean 'net'"),
     (net("net.body = nn.Identity()"), "net", "must return features [B, D] for B rows, but returned float32"),
