@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import few
-from fedtune.experiment import pretrained
 from fedtune.experiment.algorithm import part_of
+from fedtune.experiment.scenario import BODIES
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
@@ -75,7 +75,7 @@ def _no_weights(name: str, reason: object) -> UserError:
 
 def find(name: str) -> Weights:
     """The weights in a registered file, or fedtune's own of this name; UserError if it has none."""
-    return _read(name, pretrained.content(name) if name in pretrained.names() else user_files.content_of(name))
+    return _read(name, BODIES[name].read_bytes() if name in BODIES else user_files.content_of(name))
 
 
 @lru_cache(maxsize=2)  # a process starts many trials from one file

@@ -98,11 +98,11 @@ def each(names: str) -> list[str]:
 
 def of_data(path: str | Path) -> UserFile:
     """A file or folder of data; UserError unless it can be read or was registered before it vanished."""
-    from fedtune.user_code import content_hashes
+    from fedtune.user_code import layouts
 
     path = whole_path(path)
     try:
-        return UserFile(path.name + "/" * path.is_dir(), str(path), content_hashes.digest(path), None)
+        return UserFile(path.name + "/" * path.is_dir(), str(path), layouts.digest(path), None)
     except OSError as error:
         return _registered(path, error)
 
