@@ -75,7 +75,7 @@ def _no_weights(name: str, reason: object) -> UserError:
 
 def find(name: str) -> Weights:
     """The weights in a registered file, or fedtune's own of this name; UserError if it has none."""
-    return _read(name, BODIES[name].read_bytes() if name in BODIES else user_files.content_of(name))
+    return _read(name, BODIES[name].read_bytes() if name in BODIES else user_files.known(name).content or b"")
 
 
 @lru_cache(maxsize=2)  # a process starts many trials from one file

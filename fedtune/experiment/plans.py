@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.errors import shown
+from fedtune.core.errors import UserError, shown
 from fedtune.core.trees import Tree, in_words
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Noise, Phase, Step, Task, part_of, parts
 from fedtune.experiment.hooks import Checked, broadcast, is_own, stays, tree, wrong
@@ -40,7 +40,7 @@ def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
     """Names of a net's shared tensors that clients do not receive, without a server."""
     if not _decides(alg):
         return set()
-    with user_errors.attribute_errors():
+    with user_errors.reported(passing=(UserError,)):
         tensors, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
         stay, shapes = stays(alg, net), {n: t.shape for n, t in tensors.items()}
         clients = min(task.clients, 2)  # enough for names; a server may keep something for every pair of clients

@@ -6,7 +6,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -94,11 +94,11 @@ def theirs_on(error: BaseException) -> str:
 
 
 @contextmanager
-def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+def reported(what: str = "", otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
     """While the user's code is called: turn whatever it raises into a UserCodeError.
 
     what: what was being done then; "": an error that is not in a line of theirs stays as it is.  otherwise: the place
-    if none is known.  passing: errors to raise unchanged.
+    if none is known.  passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
     """
     try:
         with redirect_stdout(sys.stderr):  # what it prints is not a result
@@ -110,14 +110,6 @@ def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException],
             raise
         line = describe(error, otherwise)
         raise UserCodeError(f"{what}: {line}" if what else line, theirs_on(error)) from error
-
-
-def attribute_errors(*passing: type[BaseException]) -> AbstractContextManager[None]:
-    """While the user's code runs among ours: turn an error in a line of theirs into a UserCodeError that names it.
-
-    passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
-    """
-    return reported("", passing=(UserError, *passing))
 
 
 def _theirs(error: BaseException) -> BaseException | None:

@@ -185,13 +185,20 @@ def is_own(name: str) -> bool:
     return is_reference(name) and parsed(name).path in _files
 
 
+def known(name: str) -> UserFile:
+    """The file of a canonical name; UserError if this process does not know it."""
+    if (path := name if name in _files else parsed(name).path) not in _files:
+        raise UserError(f"{path!r} is not one of the files that came with this experiment")
+    return _files[path]
+
+
 def load(name: str, kind: str) -> Any:
     """The object of a canonical name, or the module if it names none, as the current execution has it.
 
     kind: what it should be, for error messages.  UserCodeError for whatever the file raises.
     """
     given = parsed(name)
-    file = _known(given.path)
+    file = known(given.path)
     if file.content is None:
         raise UserError(f"this {kind} needs a Python file, but got {name!r}")
     with reported(f"the {kind} cannot be loaded", file.path):
@@ -208,28 +215,18 @@ def load(name: str, kind: str) -> Any:
 
 def version(name: str) -> str:
     """What is equal for a canonical name as long as its file and those that it imports have the same content."""
-    files = _closure(_known(parsed(name).path)).values()
+    files = _closure(known(name)).values()
     return hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files).encode()).hexdigest()
 
 
 def calling(name: str, kind: str) -> AbstractContextManager[None]:
     """Within this context, errors of the user's object of this name become a one-line UserError with their line."""
-    return reported(f"the {kind} {name} failed", _known(parsed(name).path).path)
-
-
-def about(name: str) -> dict[str, Any]:
-    """The metadata of a data file, without reading it."""
-    return _known(parsed(name).path).about
-
-
-def content_of(name: str) -> bytes:
-    """The content of a file that is carried along; UserError if this process does not know it."""
-    return _known(name).content or b""
+    return reported(f"the {kind} {name} failed", known(name).path)
 
 
 def path_of(name: str) -> Path:
     """The path of a file or folder, or of a copy; UserError if it is unknown here or no longer exists."""
-    file = _known(parsed(name).path)
+    file = known(name)
     if Path(file.path).exists():
         return Path(file.path)
     if copy := _copy(file):
@@ -268,12 +265,6 @@ def _closure(file: UserFile) -> dict[str, UserFile]:
         lambda root: sorted(n for n in beside if n == f"{root}.py" or n.startswith(f"{root}/")),
     )
     return {n: beside[n] for n in names}
-
-
-def _known(name: str) -> UserFile:
-    if name not in _files:
-        raise UserError(f"{name!r} is not one of the files that came with this experiment")
-    return _files[name]
 
 
 def _registered(path: Path, error: OSError) -> UserFile:
