@@ -78,7 +78,7 @@ WRONG: list[tuple[str, str, str]] = [  # what follows GOOD in the file, the refe
     (of("Net()"), "net(depth=two)", "options after a name must be keyword literals"),
     ("net = 3", "net", "a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but"),
     ("net = Net()", "net", "but net.py:net is a Net"),
-    (of("None"), "net", "must return a torch.nn.Module, but returned an instance"),
+    (of("None"), "net", "must return a torch.nn.Module, but returned None"),
     (of("Net()"), "nat", "unknown name in {tmp}/net.py: 'nat': did you mean 'net'"),
     (net("net.body = nn.Identity()"), "net", "must return features [B, D] for B rows, but returned float32"),
     (of("Net(0)"), "net", "body.1.weight of net.py:net is empty; give it a width of 1 or more"),
