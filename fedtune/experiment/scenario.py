@@ -33,8 +33,6 @@ USES: dict[str, tuple[str, ...]] = {
 }
 PARTITIONS = tuple(USES)
 EVALUATIONS = ("personal", "global", "pooled")
-NOISY_SPLITS = ("train", "train+val")
-NORMALISATIONS = ("train", "none")
 # bodies that all models may start from, each named by the scenario that it was trained in: `fedtune run --algo fedavg
 # --scenario NAME --save NAME.pt`.  They never change, as another machine would give slightly different bits.
 BODIES = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.pt"))}
@@ -193,10 +191,10 @@ class Scenario:
         for name, kind, allowed in (
             ("dataset", "data set", datasets.names()),
             ("partition", "partition", PARTITIONS),
-            ("normalise", "choice of normalise", NORMALISATIONS),
+            ("normalise", "choice of normalise", ("train", "none")),
             ("x_as", "choice of x_as", (user_rows.AUTO, *user_rows.KINDS)),
             ("evaluation", "evaluation rule", EVALUATIONS),
-            ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
+            ("noisy_splits", "choice of noisy_splits", ("train", "train+val")),
             ("pretrained", "pretrained body", ("none", *BODIES)),
         ):
             is_users = name in OWN and user_files.is_reference(getattr(self, name), allowed)

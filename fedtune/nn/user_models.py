@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import lru_cache
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from fedtune.user_code import entry_points, user_errors, user_files
 # options of a model: `head` is for fedtune alone, `features` is passed to a function that takes it
 HEAD, FEATURES = "head", "features"
 _ROWS = 2  # rows of a run whose results are not used
+_calling = partial(user_errors.reported, passing=(UserError,))  # whatever the user's code raises: what was being done
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
@@ -42,7 +43,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """The width D of its features, found by running it; UserError for a model that cannot be trained."""
-    return _inspected(name, _version(name), shape, classes, features, dtype)
+    return _inspected(name, user_files.version(name), shape, classes, features, dtype)
 
 
 @lru_cache(maxsize=64)
@@ -71,7 +72,7 @@ def _inspected(name: str, version: str, shape: Shape, classes: int, features: in
 def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns, with its lazy tensors created."""
     net = _made(name, shape, classes, features)
-    if _grows(name, _version(name), shape, classes, features):
+    if _grows(name, user_files.version(name), shape, classes, features):
         _run_once(net, shape)
     return net
 
@@ -104,11 +105,6 @@ def _apart() -> Iterator[None]:
     """In an execution of its own, with random numbers of its own."""
     with user_files.Execution().used(), randomness.seeded(0):
         yield
-
-
-def _version(name: str) -> str:
-    """What caches know a model by; packages stay as they are while a process runs."""
-    return user_files.version(name) if user_files.is_own(name) else ""
 
 
 def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
@@ -251,11 +247,6 @@ def _require_same(name: str, logits: Tensor, whole: Any) -> None:
             f"forward of {name} must be head(body(x)), but it does something else, which would be ignored; put what is "
             "in between into body, and return scores without softmax"
         )
-
-
-def _calling(what: str) -> AbstractContextManager[None]:
-    """Report whatever the user's code raises, with what was being done and its place."""
-    return user_errors.reported(what, passing=(UserError,))
 
 
 def _require_plain(name: str, net: nn.Module) -> None:

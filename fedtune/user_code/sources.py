@@ -38,7 +38,7 @@ def own_classes(cls: type) -> list[type]:
 
 
 def of_error(error: BaseException, cls: type) -> str:
-    """The last line of the author's files in an error's traceback; "" if there is none."""
+    """The last line of the author's files in an error's traceback, or that its message begins with; else ""."""
     own, package = files_of(cls), str(FOLDER)
     folders = {str(Path(file).parent) for file in own}
     lines = [
@@ -48,13 +48,8 @@ def of_error(error: BaseException, cls: type) -> str:
     ]
     if lines:
         return place(lines[-1].filename, lines[-1].lineno or 0)
-    return Path(user_errors.place(error) or "").name  # for example the file of a model
-
-
-def said_in(error: BaseException) -> str:
-    """The place that an error message begins with; "" if there is none."""
-    found = re.match(r"(\S+\.py):(\d+): ", str(error))
-    return place(found[1], int(found[2])) if found else ""
+    said = re.match(r"(\S+\.py:\d+): ", str(error))
+    return Path(user_errors.place(error) or (said[1] if said else "")).name  # for example the file of a model
 
 
 def of_hook(cls: type, *names: str) -> str:

@@ -214,7 +214,9 @@ def load(name: str, kind: str) -> Any:
 
 
 def version(name: str) -> str:
-    """What is equal for a canonical name as long as its file and those that it imports have the same content."""
+    """What is equal for a canonical name as long as its file and what it imports are; "" for what is no file's."""
+    if not is_own(name):  # packages stay as they are while a process runs
+        return ""
     files = _closure(known(name)).values()
     return hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files).encode()).hexdigest()
 
