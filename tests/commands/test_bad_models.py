@@ -80,7 +80,7 @@ WRONG: list[tuple[str, str, str]] = [  # what follows GOOD in the file, the refe
     ("net = Net()", "net", "but net.py:net is a Net"),
     (of("None"), "net", "must return a torch.nn.Module, but returned None"),
     (of("Net()"), "nat", "unknown name in {tmp}/net.py: 'nat': did you mean 'net'"),
-    (net("net.body = nn.Identity()"), "net", "must return features [B, D] for B rows, but returned a tensor of float32"),
+    (net("net.body = nn.Identity()"), "net", "features [B, D] for B rows, but returned a tensor of float32"),
     (of("Net(0)"), "net", "body.1.weight of net.py:net is empty; give it a width of 1 or more"),
     (body("x.flatten(1) - x.flatten(1).mean(0)"), "net", "a row's features must depend on this row only"),
     (body("F.dropout(x.flatten(1))"), "net", "or from call to call"),

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter, find, hyper, hyperparameters
 from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
@@ -181,13 +181,6 @@ def test_find_takes_the_first_owner_of_a_name_or_tells_the_nearest() -> None:
 def test_first_rounds_are_numbers_or_told_by_the_algorithm() -> None:
     toy = Toy(steps=6)
     assert [first_round(toy, n) for n in ("rate", "steps", "kind", "lr", "batch")] == [3, 7, 1, 1, 1]
-
-
-def test_an_unknown_name_is_told_the_nearest_and_all_of_them() -> None:
-    assert str(unknown("fruit", "aple", {"pear": 1, "apple": 2})) == (
-        "unknown fruit 'aple': did you mean 'apple'? known are apple, pear"
-    )
-    assert str(unknown("fruit", "zzz", ["pear"])) == "unknown fruit 'zzz': known are pear"
 
 
 def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
