@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRICS, worst_tenth
+from fedtune.core.metrics import METRICS, over_clients
 from fedtune.core.terminal import several
 from fedtune.user_code import user_errors, user_files
 from fedtune.user_code.references import parsed
@@ -74,9 +74,8 @@ class OwnMetric(NamedTuple):
 
     def spread(self, split: str, values: Tensor) -> dict[str, float]:
         """The metric over clients: mean, standard deviation, and mean over the worst tenth.  values [k]"""
-        worst = values.sort(descending=self.mode == "min").values[: worst_tenth(len(values))]
-        found = (values.mean(), values.std(correction=0), worst.mean())
-        return dict(zip(self.names(split), torch.stack(found).tolist(), strict=True))
+        found = over_clients(f"{split}_{self.name}", values, self.mode)
+        return {name: found[name] for name in self.names(split)}
 
     def of_each(self, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
         """The metric of each client, on its real rows.  UserError unless all are finite.  -> [k]
