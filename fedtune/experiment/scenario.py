@@ -238,12 +238,8 @@ class Scenario:
             raise UserError(f"keep_classes must be {rule}, but got {self.keep_classes}")
         classes = self.keep_classes or classes
         if self.partition == "ways-shots" and self.ways > classes:
-            names = [n for n in ("skip_classes", "keep_classes") if getattr(self, n)]
-            part = f"that {' and '.join(names)} leave{'s' * (len(names) == 1)} " if names else ""
-            raise UserError(
-                f"ways must be at most the {classes} classes {part}of {self.dataset}, but got {self.ways}; give --ways "
-                f"{classes} or another --partition"
-            )
+            rule = f"at most the {classes} classes of {self.dataset} that are in use"
+            raise UserError(f"ways must be {rule}, but got {self.ways}; give --ways {classes} or another --partition")
         if 2 * self.swaps > classes:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")

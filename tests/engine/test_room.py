@@ -77,8 +77,8 @@ def test_keep_classes_leaves_out_what_comes_after() -> None:
         ({"keep_classes": 1}, "keep_classes must be 2 to the 10 classes there are, or 0 for all, but got 1"),
         ({"keep_classes": -1}, "keep_classes must be 2 to the 10 classes there are"),
         ({"keep_classes": 8, "skip_classes": 3}, "keep_classes must be 2 to the 7 classes there are"),
-        ({"keep_classes": 3}, "ways must be at most the 3 classes that keep_classes leaves of digits, but got 4"),
-        ({"keep_classes": 3, "skip_classes": 1}, "the 3 classes that skip_classes and keep_classes leave of digits"),
+        ({"keep_classes": 3}, "ways must be at most the 3 classes of digits that are in use, but got 4"),
+        ({"keep_classes": 3, "skip_classes": 1}, "the 3 classes of digits that are in use"),
         ({"pretrained": "fmnist-first"}, "unknown pretrained body 'fmnist-first': did you mean 'fmnist-first5'"),
     ],
 )
