@@ -96,14 +96,12 @@ class OwnMetric(NamedTuple):
 
 def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.UserFile, ...]]:
     """The canonical names of what was typed, and their files; UserError for anything but a function in a file."""
-    names, files = [], []
+    taken = []
     for text in texts:
         if not user_files.is_reference(text) or not parsed(text).member:
             raise UserError(f"--metric needs a function of a file, FILE.py:NAME, but got {text!r}")
-        name, of_it = user_files.take(text)
-        names.append(name)
-        files.append(of_it)
-    return tuple(names), user_files.merged(*files)
+        taken.append(user_files.take(text))
+    return tuple(name for name, _ in taken), user_files.merged(*(files for _, files in taken))
 
 
 def load(references: Sequence[str]) -> tuple[OwnMetric, ...]:
