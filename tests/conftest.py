@@ -24,7 +24,7 @@ from support.waiting import wait_for
 
 from fedtune.cluster import local_ray, ray_start
 from fedtune.engine import executor_choice, repeating
-from fedtune.user_code import content_hashes
+from fedtune.user_code import user_files
 
 gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
 torch.set_num_threads(1)
@@ -183,10 +183,10 @@ def users_code_is_run_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture(autouse=True)
 def copies_are_forgotten() -> Iterator[None]:
     """What a test tells of copies of data is forgotten after it: many tests have the same data, each in its folder."""
-    before = dict(content_hashes._copies)
+    before = dict(user_files.copies)
     yield
-    content_hashes._copies.clear()
-    content_hashes._copies.update(before)
+    user_files.copies.clear()
+    user_files.copies.update(before)
 
 
 @pytest.fixture

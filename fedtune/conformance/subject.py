@@ -192,7 +192,7 @@ class Subject:
         # the engine's own messages about client code begin with the place
         text = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{user_errors.kind(error)}: "
-        place, advice = sources.of_error(error, self.cls) or sources.said_in(error), hints.of_error(error)
+        place, advice = sources.of_error(error, self.cls), hints.of_error(error)
         return RunFailed(Violation(place, f"{kind}{text} (in the scenario: {case.words})", advice), error)
 
     def fits_mixed(self) -> bool:

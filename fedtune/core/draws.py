@@ -45,7 +45,8 @@ class Draws(TorchDispatchMode):
             code = code.func
         self.code = getattr(code, "__code__", getattr(code, "__func__", code))
         self._stacked, self._clients = False, 0
-        self._client, self._make = 0, _no_streams
+        self._client = 0
+        self._make: Streams = list
         self._streams: Sequence[torch.Generator] | None = None
         self._turn = 0  # counts clients in operations that PyTorch runs for one client after the other
 
@@ -178,10 +179,6 @@ def streams_of(streams: Sequence[torch.Generator], purpose: str = "draws") -> St
     return lambda: [randomness.stream(s.initial_seed(), purpose) for s in streams]
 
 
-def _no_streams() -> Sequence[torch.Generator]:
-    return []
-
-
 _CERTAIN: set[Any] = set()  # operations that draw nothing
 _SWITCHES = ("dropout_p", "dropout", "train", "training")
 _DTYPES = {"randint": torch.int64, "randperm": torch.int64}
@@ -191,23 +188,14 @@ Sampler = Callable[[dict[str, Any], Sequence[int], torch.dtype, torch.Generator]
 
 def _filled(name: str, *arguments: str) -> Sampler:
     """A distribution that PyTorch has as an in-place operation, on a new tensor: memory order does not matter."""
-
-    def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
-        values = [a[n] for n in arguments if a.get(n) is not None]
-        numbers: Tensor = getattr(torch.empty(shape, dtype=dtype), f"{name}_")(*values, generator=g)
-        return numbers
-
-    return sample
+    return lambda a, shape, dtype, g: getattr(torch.empty(shape, dtype=dtype), f"{name}_")(
+        *(a[n] for n in arguments if a.get(n) is not None), generator=g
+    )
 
 
 def _of_values(name: str) -> Sampler:
     """A distribution whose parameters are a tensor."""
-
-    def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
-        numbers: Tensor = getattr(torch, name)(a["self"].contiguous(), generator=g)
-        return numbers
-
-    return sample
+    return lambda a, shape, dtype, g: getattr(torch, name)(a["self"].contiguous(), generator=g)
 
 
 _SAMPLERS: dict[str, Sampler] = {
@@ -215,8 +203,11 @@ _SAMPLERS: dict[str, Sampler] = {
     "randn": lambda a, shape, dtype, g: torch.randn(shape, generator=g, dtype=dtype),
     "randint": lambda a, shape, dtype, g: torch.randint(a.get("low", 0), a["high"], shape, generator=g, dtype=dtype),
     "randperm": lambda a, shape, dtype, g: torch.randperm(a["n"], generator=g, dtype=dtype),
-    # from uniform numbers of one precision, so that a mask is the same in float32 and float64
-    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < _chance(a)).to(dtype),
+    # from uniform numbers of one precision, so that a mask is the same in float32 and float64; the probability is a
+    # number, or a tensor of them, which may be the operand itself
+    "bernoulli": lambda a, shape, dtype, g: (torch.rand(shape, generator=g) < (a["p"] if "p" in a else a["self"])).to(
+        dtype
+    ),
     "uniform": lambda a, shape, dtype, g: (
         a["from"] + (a["to"] - a["from"]) * torch.rand(shape, generator=g, dtype=dtype)
     ),
@@ -233,11 +224,6 @@ _SAMPLERS: dict[str, Sampler] = {
     ),
     "native_dropout": lambda a, shape, dtype, g: torch.empty(0),  # drawn as "bernoulli"
 }
-
-
-def _chance(a: dict[str, Any]) -> Any:
-    """The probability of a one: a number, or a tensor of them, which may be the operand itself."""
-    return a.get("p", a["self"])
 
 
 def _by_name(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -53,9 +53,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(number_ignored, signal.SIG_IGN)
     _signalled.set()
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):  # ignored, as in the background of a script
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:  # ignored, as in the background of a script
         raise KeyboardInterrupt
-    handler(signal.SIGINT, frame)
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def deferred() -> Iterator[None]:
     """Let Ctrl-C and its like wait for the end of the block, which would leave something half made."""
     signals: list[int] = []
     try:
-        with _restored(signal.SIGINT, *NUMBERS) as handlers:
+        with restored(signal.SIGINT, *NUMBERS) as handlers:
             for number in filter(lambda n: callable(handlers[n]), handlers):
                 signal.signal(number, lambda number, _: signals.append(number))
             yield
@@ -73,7 +74,7 @@ def deferred() -> Iterator[None]:
 
 
 @contextmanager
-def _restored(*numbers: int) -> Iterator[dict[int, Any]]:
+def restored(*numbers: int) -> Iterator[dict[int, Any]]:
     """The handlers of these signals, restored after the block; none but in the main thread, which receives signals."""
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {number: handler for number in numbers if is_main and (handler := signal.getsignal(number)) is not None}
@@ -100,13 +101,6 @@ def interrupt_again() -> None:
     timer = threading.Timer(REPEAT_AFTER, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()
-
-
-@contextmanager
-def ctrl_c_kept() -> Iterator[None]:
-    """Restore the handler of Ctrl-C after the block, because Tune leaves its own in place."""
-    with _restored(signal.SIGINT):
-        yield
 
 
 def end_with_parent() -> None:

@@ -185,7 +185,7 @@ def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) 
     for i, (head, correct) in enumerate(heads.items()):
         share = correct.double() / rows
         if i == 0:
-            out |= _over_clients(f"{prefix}_acc", share)
+            out |= over_clients(f"{prefix}_acc", share)
             out[f"{prefix}_acc_rows"] = correct.sum().item() / rows.sum().item()
             if prefix == "val":
                 k = len(share)
@@ -196,10 +196,10 @@ def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) 
     return out
 
 
-def _over_clients(name: str, share: Tensor) -> dict[str, float]:
-    """Mean, standard deviation and worst clients of a per-client figure where more is better."""
-    lowest = share.sort().values[: worst_tenth(len(share))]
-    values = (share.mean(), share.std(correction=0), lowest.mean(), lowest[0])
+def over_clients(name: str, each: Tensor, mode: str = "max") -> dict[str, float]:
+    """Mean, standard deviation, worst tenth and worst of the clients' figures [k].  mode: "min" if less is better."""
+    worst = each.sort(descending=mode == "min").values[: worst_tenth(len(each))]
+    values = (each.mean(), each.std(correction=0), worst.mean(), worst[0])
     return {f"{name}{end}": value.item() for end, value in zip(STATISTICS, values, strict=True)}
 
 

@@ -43,18 +43,9 @@ def mean(values: Any, level: float = 0.95) -> Mean:
     return Mean(float(x.mean()), float(half))
 
 
-def mean_difference(a: Any, b: Any, level: float = 0.95) -> Mean:
-    """The mean of a − b over pairs (here: the same seed, hence the same partition), with its interval."""
-    d = np.asarray(a, float) - np.asarray(b, float)
-    result = mean(d, level)
-    if d.size < 2 or np.isnan(d).any() or np.ptp(d) >= EQUAL:
-        return result
-    return Mean(result.mean, math.nan if abs(result.mean) > EQUAL else 0.0)
-
-
 def paired(a: Any, b: Any) -> Difference:
-    """The mean of a − b over pairs, with its interval and Student's two-sided p."""
-    return Difference(*mean_difference(a, b), p_of_mean(np.asarray(a, float) - np.asarray(b, float)))
+    """The mean of a − b over pairs (here: the same seed, hence the same partition), with its interval and p."""
+    return paired_by(np.asarray(a, float) - np.asarray(b, float), None)
 
 
 def p_of_mean(d: np.ndarray) -> float:
@@ -114,7 +105,10 @@ def _common_variance(variances: np.ndarray, freedom: float) -> tuple[float, floa
 def paired_by(d: np.ndarray, spread: Spread | None, level: float = 0.95) -> Difference:
     """The mean of differences, with its interval and two-sided p, by a variance that is given; else by their own."""
     if spread is None:
-        return Difference(*mean_difference(d, np.zeros_like(d), level), p_of_mean(d))
+        found = mean(d, level)
+        if d.size > 1 and not np.isnan(d).any() and np.ptp(d) < EQUAL:
+            found = Mean(found.mean, math.nan if abs(found.mean) > EQUAL else 0.0)
+        return Difference(*found, p_of_mean(d))
     half = special.stdtrit(spread.freedom, (1 + level) / 2) * math.sqrt(spread.variance / d.size)
     p = 2 * special.stdtr(spread.freedom, -abs(_t(d, np.zeros(1), spread)[0]))
     return Difference(float(d.mean()), float(half), float(p))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.draws import Draws
+from fedtune.core.errors import shown
 
 Tree = Any
 Executor = Literal["stack", "loop"]
@@ -33,6 +34,15 @@ class Ragged(NamedTuple):
 
 
 torch.serialization.add_safe_globals([Ragged])  # so that a checkpoint loads with weights_only
+
+
+def in_words(value: Any) -> str:
+    """A value in a few words: a scalar as Python writes it, a tensor's type and shape, or its class."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if value is None or isinstance(value, str | bool | int | float):
+        return shown(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def tree_map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:

@@ -7,9 +7,9 @@ The built-in engine trains one kind (`fedtune.experiment.experiment.Experiment`)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from fedtune.core import metrics
 from fedtune.core.errors import Diverged, UserError
@@ -34,37 +34,31 @@ class Place(NamedTuple):
 HERE = Place()
 
 
-class Run:
-    """A configuration in training on one seed, from its first round to its last."""
+class Run(Protocol):
+    """A configuration in training on one seed, from its first round to its last; what has no body is of each kind."""
 
     @property
     def round(self) -> int:
         """The rounds that are done."""
-        raise NotImplementedError
 
     @property
     def rounds(self) -> int:
         """The rounds of a whole run."""
-        raise NotImplementedError
 
     def step(self) -> Row:
         """Train until the next row, a round for most; its row.
 
         Diverged if training diverged; UserError for an error that would come again.
         """
-        raise NotImplementedError
 
     def test(self) -> Row:
         """The last round's row with its test metrics: scored now, if they were not before."""
-        raise NotImplementedError
 
     def save(self, folder: Path) -> None:
         """Write all that `load` needs to continue."""
-        raise NotImplementedError
 
     def load(self, folder: Path) -> None:
         """Continue after the round in which it was saved; ValueError if that belongs to another run."""
-        raise NotImplementedError
 
     def take_notes(self) -> list[str]:
         """What is worth telling since it was last asked."""
@@ -80,6 +74,7 @@ class Run:
 
     def close(self) -> None:
         """End everything that the run started; may be called twice."""
+        return  # by default nothing
 
 
 class Runs:
@@ -192,26 +187,16 @@ class Trainer:
         raise NotImplementedError
 
 
-class Measures:
+class Measures(NamedTuple):
     """What the rows of a workload hold.  The defaults are those of what the engine trains."""
 
-    @property
-    def selectable(self) -> Mapping[str, str]:
-        """The metrics that may select, with their directions; "" if the direction must be given."""
-        return metrics.OBJECTIVES
-
-    @property
-    def objective(self) -> str:
-        """What a search optimises by default."""
-        return metrics.METRIC
-
-    def worst(self, metric: str) -> float | None:
-        """The worst possible value of a metric that may select; None if there is none."""
-        return metrics.worst(metric)
-
-    def figures(self, last: Mapping[str, Any]) -> list[str]:
-        """The metrics of a run's last row that tables of fresh-seed runs keep."""
-        return metrics.figures(last)
+    # the metrics that may select, with their directions; "" if the direction must be given
+    selectable: Mapping[str, str] = metrics.OBJECTIVES
+    objective: Callable[[], str] = lambda: metrics.METRIC  # what a search optimises by default
+    # the worst possible value of a metric that may select; None if there is none
+    worst: Callable[[str], float | None] = metrics.worst
+    # the metrics of a run's last row that tables of fresh-seed runs keep
+    figures: Callable[[Mapping[str, Any]], list[str]] = metrics.figures
 
 
 class Traits(NamedTuple):

@@ -33,7 +33,7 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     run.  UserError in one line if anything is wrong with the data.
     """
     user_files.register(files)
-    old, call = user_files.about(name), ending(name)
+    old, call = user_files.known(name).about, ending(name)
     if call not in old.get(DATASET, {}):
         data = _read(name, _content(name))
         info = _about(data, _digest(data) if call else "")

@@ -61,24 +61,24 @@ def offered() -> tuple[str, ...]:
 def is_own(name: str) -> bool:
     """Whether a name is the canonical name of a user's data set with known metadata, or of a package's data set."""
     if user_files.is_own(name):
-        return ending(name) in user_files.about(name).get(DATASET, {})
+        return ending(name) in user_files.known(name).about.get(DATASET, {})
     return name in offered()
 
 
 def of_file(name: str) -> DatasetInfo:
     """The metadata of a user's data set, as they were recorded when it was described."""
-    values = user_files.about(name)[DATASET][ending(name)]
+    values = user_files.known(name).about[DATASET][ending(name)]
     return DatasetInfo(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
 
 
 def is_partition(name: str) -> bool:
     """Whether a name is the canonical name of a user's partition whose metadata this process knows."""
-    return user_files.is_own(name) and PARTITION in user_files.about(name)
+    return user_files.is_own(name) and PARTITION in user_files.known(name).about
 
 
 def clients(partition: str) -> int:
     """The number of clients in a user's partition."""
-    return int(user_files.about(partition)[PARTITION]["clients"])
+    return int(user_files.known(partition).about[PARTITION]["clients"])
 
 
 def ending(name: str) -> str:

@@ -19,7 +19,7 @@ from fedtune.core.terminal import several
 from fedtune.data import picture
 from fedtune.data.dataset import PICTURES, split_of
 from fedtune.data.user_options import Options, Rows
-from fedtune.user_code import content_hashes
+from fedtune.user_code import layouts
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 
@@ -75,7 +75,7 @@ def read(folder: Path, _: Options) -> Rows:
     UserError for a folder without pictures, with one class, with an empty class, or with a file that is not a valid
     picture.
     """
-    files = content_hashes.files_in(folder)
+    files = layouts.files_in(folder)
     splits = _split_folders(folder)
     rows = sorted(_rows(folder, splits, files))
     expected = f"{folder.name}/dog/1.png, {folder.name}/cat/2.png, or in folders train, val and test of such folders"
@@ -124,7 +124,7 @@ def _split_folders(folder: Path) -> dict[str, int]:
                     f"{folder} has {common[0]} in {name} and in {other}: {rule}; if these are classes, rename {name}"
                 )
         return {}
-    strange = [n for n in others if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / n))]
+    strange = [n for n in others if any(f.suffix.lower() in ENDINGS for f in layouts.files_in(folder / n))]
     if strange or sorted(splits.values()) not in ([0, 2], [0, 1, 2]):
         raise UserError(f"{rule}, but {folder} has {', '.join([*splits, *strange])}")
     return splits

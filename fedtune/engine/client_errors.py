@@ -22,7 +22,7 @@ from fedtune.engine.state import Group, RunSetup
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.tracing import Impure
-from fedtune.user_code import sources, user_errors
+from fedtune.user_code import user_errors
 
 # PyTorch's message for code that vmap cannot run -> what the code does
 REASONS = {
@@ -99,6 +99,8 @@ def _repeatable(s: RunSetup, g: Group) -> Iterator[None]:
     finally:  # a draw explains other errors
         moved = before.moved(Streams.now())
         for whose, pattern in (found for stream, *found in _STREAMS if stream in moved):
+            from fedtune.user_code import sources  # only a refusal needs it
+
             classes = dict.fromkeys([type(s.algorithm), *map(type, g.net.modules())])
             lines = (sources.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
             where = next(filter(None, lines), "") or _names(s)

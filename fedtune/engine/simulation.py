@@ -47,7 +47,7 @@ class Round(NamedTuple):
 @contextmanager
 def _at_work() -> Iterator[None]:
     """Run while no other run works in this process; an error in a user's line becomes a UserError that names it."""
-    with process.at_work(), user_errors.attribute_errors(*PASSING):
+    with process.at_work(), user_errors.reported(passing=(UserError, *PASSING)):
         yield
 
 

@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from fedtune.experiment.user_metrics import OwnMetric
 
 
-class _Measures(Measures):
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-
-    @property
-    def selectable(self) -> dict[str, str]:
-        return OBJECTIVES | {n: mode for m in self._experiment.own_metrics for n, mode in m.modes().items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Workload):
     """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters: a `Workload` of the engine's."""
@@ -78,7 +69,7 @@ class Experiment(Workload):
     @property
     def measures(self) -> Measures:
         """The metrics of the engine and the user's own."""
-        return _Measures(self)
+        return Measures(OBJECTIVES | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
 
     @property
     def traits(self) -> Traits:
@@ -148,11 +139,6 @@ class Experiment(Workload):
             "executor": self.executor,
             "device": self.device,
         }
-
-    @property
-    def as_given(self) -> Scenario:
-        """The scenario without the values of the preset."""
-        return replace(self, preset="").resolve({})[1]
 
     def to_best(self, scenario: str, config: dict[str, Any], rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration.  rounds: of the trial, if it was not limited by rounds."""
@@ -224,8 +210,7 @@ class Experiment(Workload):
 
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for anything that would stop this experiment after its start; no data is loaded."""
-        alg, scenario = self.resolve(config or {})
-        forms = _forms(alg, scenario, self._contents())
+        alg, scenario, forms = self._with_forms(config)
         if lacking := set(alg.shared) - set(forms[0].parts):
             raise UserError(
                 f"{self.algorithm} averages {', '.join(sorted(lacking))}, but a model of {scenario.model} has "
@@ -247,8 +232,9 @@ class Experiment(Workload):
         for metric in self.own_metrics:
             metric.check(shape_of(scenario)[1])
 
-    def _contents(self) -> tuple[str, ...]:
-        return tuple(file.sha256 for file in self.own)
+    def _with_forms(self, config: dict[str, Any] | None) -> tuple[Algorithm, Scenario, tuple[NetStructure, ...]]:
+        alg, scenario = self.resolve(config or {})
+        return alg, scenario, _forms(alg, scenario, tuple(file.sha256 for file in self.own))
 
     @property
     def initial_weights(self) -> str:
@@ -271,8 +257,7 @@ class Experiment(Workload):
         """What starts from given weights and what does not, in words; UserError if nothing does."""
         from fedtune.experiment import initial_weights
 
-        alg, scenario = self.resolve(config or {})
-        forms, targets = _forms(alg, scenario, self._contents()), []
+        (alg, scenario, forms), targets = self._with_forms(config), []
         for i, form in enumerate(forms):
             staying = form.stays | (form.buffers if scenario.batch_norm == "personal" else set())
             shared = {n for n in form.shapes if part_of(n) in scenario.sent(alg.shared) and n not in staying}
@@ -283,8 +268,7 @@ class Experiment(Workload):
 
     def describe_scoring(self, config: dict[str, Any] | None = None) -> str:
         """Which model is evaluated, and on which rows, in words."""
-        alg, scenario = self.resolve(config or {})
-        form = _forms(alg, scenario, self._contents())[0]
+        alg, scenario, (form, *_) = self._with_forms(config)
         scored = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
         averaged_parts = {part_of(n) for n in form.shapes if n not in form.stays}.intersection(alg.shared)
         shared, own = [p for p in scored if p in averaged_parts], [p for p in scored if p not in averaged_parts]

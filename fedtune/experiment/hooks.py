@@ -17,27 +17,26 @@ from torch import Tensor, nn
 from fedtune.core.errors import UserError, shown
 from fedtune.core.metrics import METRICS
 from fedtune.core.pure import is_known
-from fedtune.core.trees import Tree, leaves, named
+from fedtune.core.trees import Tree, in_words, leaves, named
 from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
+from fedtune.user_code.user_errors import place_of
 
 Checked = Any  # a method's return value
 
 
 def wrong(alg: Algorithm, hook: str, must: str, actual: str, advice: str = "") -> UserError:
     """The error for a method's return value: its place, what it must return, what it returned, and advice."""
-    from fedtune.experiment.user_algorithms import place_of
-
     cls: Any = type(alg)
-    return _error(f"{place_of(cls, _own_method(cls, hook))}: {cls.__name__}.{hook}", must, actual, advice)
+    place = place_of(_own_method(cls, hook)) or place_of(cls)
+    return _error(f"{place}: {cls.__name__}.{hook}", must, actual, advice)
 
 
 def _wrong_code(code: Any, must: str, actual: str, advice: str = "") -> UserError:
     """The error for what a loss, or another function of a phase, returns."""
-    while hasattr(code, "func"):  # a partial
+    while isinstance(code, partial):
         code = code.func
-    inner = getattr(code, "__code__", None)
-    place = f"{inner.co_filename}:{inner.co_firstlineno}: " if inner else ""
-    return _error(f"{place}{getattr(code, '__name__', type(code).__name__)}", must, actual, advice)
+    name = getattr(code, "__name__", type(code).__name__)
+    return _error(": ".join(filter(None, [place_of(code), name])), must, actual, advice)
 
 
 def _error(who: str, must: str, actual: str, advice: str) -> UserError:
@@ -60,15 +59,6 @@ def is_own(alg: Algorithm, *hooks: str) -> bool:
     return any(_own_method(cls, hook) for hook in hooks)
 
 
-def text_of(value: Any) -> str:
-    """A value in a few words."""
-    if isinstance(value, Tensor):
-        return f"a tensor of {str(value.dtype)[6:]} {list(value.shape)}"
-    if value is None or isinstance(value, str | bool | int | float):
-        return shown(value)
-    return f"a {type(value).__name__}"
-
-
 def by_name(
     alg: Algorithm, hook: str, result: Checked, contents: str, holds: Callable[[Any], bool] = lambda _: True
 ) -> dict[str, Any]:
@@ -77,10 +67,10 @@ def by_name(
         return result
     must = f"a dict of {contents} by name, {{}} for nothing"
     if not isinstance(result, Mapping):
-        raise wrong(alg, hook, must, f"returns {text_of(result)}")
+        raise wrong(alg, hook, must, f"returns {in_words(result)}")
     for name, value in result.items():
         if not isinstance(name, str) or not holds(value):
-            raise wrong(alg, hook, must, f"{shown(name)} is {text_of(value)}")
+            raise wrong(alg, hook, must, f"{shown(name)} is {in_words(value)}")
     return dict(result)
 
 
@@ -89,10 +79,10 @@ def tree(alg: Algorithm, hook: str, result: Checked, contents: str, clients: int
     by_name(alg, hook, result, contents)
     for name, leaf in named(result).items() if is_own(alg, hook) else ():
         if not isinstance(leaf, Tensor):
-            raise wrong(alg, hook, "tensors", f"{name} is {text_of(leaf)}", "torch.tensor(…) makes one of a number")
+            raise wrong(alg, hook, "tensors", f"{name} is {in_words(leaf)}", "torch.tensor(…) makes one of a number")
         if clients is not None and leaf.shape[:1] != (clients,):
             advice = "to_all(tree, len(ids)) of fedtune.core.trees gives all the same"
-            raise wrong(alg, hook, f"a first axis of the {clients} clients", f"{name} is {text_of(leaf)}", advice)
+            raise wrong(alg, hook, f"a first axis of the {clients} clients", f"{name} is {in_words(leaf)}", advice)
     return result
 
 
@@ -105,7 +95,7 @@ def entries(alg: Algorithm, hook: str, result: Checked, server: dict[str, Tree])
         actual = f"{', '.join(missing)} is left out"
         raise wrong(alg, hook, "all of the server's entries", actual, "begin with server | {…}")
     if "shared" in server:
-        old, new = ({n: text_of(t) for n, t in named(state["shared"]).items()} for state in (server, result))
+        old, new = ({n: in_words(t) for n, t in named(state["shared"]).items()} for state in (server, result))
         if n := next((n for n in (*old, *new) if old.get(n) != new.get(n)), ""):
             must = f"the shared parts as they were, {n} as {old.get(n, 'no such name')}"
             raise wrong(alg, hook, must, f"{n} is {new.get(n, 'left out')}")
@@ -118,7 +108,7 @@ def built(alg: Algorithm, plain_net: nn.Module, task: Task) -> nn.Module:
     if not is_own(alg, "build"):
         return net
     if not isinstance(net, nn.Module):
-        raise wrong(alg, "build", "the net with its parts", f"returns {text_of(net)}", "return net")
+        raise wrong(alg, "build", "the net with its parts", f"returns {in_words(net)}", "return net")
     names = {*parts(net)}
     if loose := [n for n in net.state_dict() if part_of(n) not in names]:
         raise wrong(alg, "build", "a net of parts", f"{loose[0]} is in none of them", "put it into a module of its own")
@@ -131,7 +121,7 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
     if not is_own(alg, "stays"):
         return result
     if not isinstance(result, Collection) or isinstance(result, str):
-        raise wrong(alg, "stays", "a set of names of tensors", f"returns {text_of(result)}")
+        raise wrong(alg, "stays", "a set of names of tensors", f"returns {in_words(result)}")
     if unknown := [n for n in result if n not in net.state_dict()]:
         known = f"there are {', '.join(list(net.state_dict())[:4])}, …"
         raise wrong(alg, "stays", "names of the net's tensors", f"there is no {shown(unknown[0])}", known)
@@ -185,7 +175,7 @@ def tensors(
     """
     must, forms = "tensors of the model by their full names", forms_of(net)
     if not isinstance(result, dict):
-        raise error(must, f"returns {text_of(result)}", "{} is nothing")
+        raise error(must, f"returns {in_words(result)}", "{} is nothing")
     for name, t in result.items():
         if name not in forms:
             raise error(must, f"the model has no {shown(name)}", f"it has {', '.join([*forms][:4])}, …")
@@ -195,7 +185,7 @@ def tensors(
         required = torch.Size((*axes, *shape)), real if dtype.is_floating_point else dtype
         if not isinstance(t, Tensor) or (t.shape, t.dtype) != required:
             form = f"{str(required[1])[6:]} {list(required[0])}"
-            raise error(f"{name} of {form}", f"it is {text_of(t)}", "")
+            raise error(f"{name} of {form}", f"it is {in_words(t)}", "")
     return result
 
 
@@ -209,14 +199,14 @@ def set_tensors(
 def stop(code: Callable[..., Any], result: Checked) -> Tensor:
     """Whether a client stops, from a phase's `until`."""
     if not isinstance(result, Tensor) or result.dim():
-        raise _wrong_code(code, "whether a client stops, a tensor []", f"returns {text_of(result)}")
+        raise _wrong_code(code, "whether a client stops, a tensor []", f"returns {in_words(result)}")
     return result.bool()
 
 
 def made(code: Callable[..., Any], result: Checked) -> Checked:
     """The rows of one client from a phase's `pool`."""
     if not isinstance(result, Data) or not all(isinstance(t, Tensor) for t in result[:3]):
-        raise _wrong_code(code, "Data(x, y, mask, {}) of tensors", f"returns {text_of(result)}")
+        raise _wrong_code(code, "Data(x, y, mask, {}) of tensors", f"returns {in_words(result)}")
     return result
 
 
@@ -229,7 +219,7 @@ def heads(alg: Algorithm, result: Checked, rows: int, classes: int) -> dict[str,
             subject = f"{shown(name)} is" if isinstance(result, dict) else "returns"
             valid = isinstance(scores, Tensor) and scores.is_floating_point() and scores.shape == (rows, classes)
             if not valid or not isinstance(name, str):
-                raise wrong(alg, "predict", must, f"{subject} {text_of(scores)}")
+                raise wrong(alg, "predict", must, f"{subject} {in_words(scores)}")
         if not scores_by_head:
             raise wrong(alg, "predict", must, "returns an empty dict")
     return scores_by_head
@@ -239,10 +229,10 @@ def loss(code: Callable[..., Any], result: Checked) -> Checked:
     """The loss of a batch, optionally with its tally."""
     number, *rest = result if isinstance(result, tuple) and result else (result,)
     if not isinstance(number, Tensor) or number.dim() or not number.is_floating_point():
-        raise _wrong_code(code, "one number, a tensor []", f"returns {text_of(number)}")
+        raise _wrong_code(code, "one number, a tensor []", f"returns {in_words(number)}")
     is_tally = rest and isinstance(rest[0], dict) and all(isinstance(t, Tensor) for t in leaves(rest[0]))
     if rest and (len(rest) > 1 or not is_tally):
-        raise _wrong_code(code, "one number and a dict of tensors (a tally)", f"also {', '.join(map(text_of, rest))}")
+        raise _wrong_code(code, "one number and a dict of tensors (a tally)", f"also {', '.join(map(in_words, rest))}")
     return result
 
 

@@ -7,7 +7,7 @@ A file's tensors are looked up in a model by their own names, in its body (`body
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import few
-from fedtune.experiment import pretrained
 from fedtune.experiment.algorithm import part_of
+from fedtune.experiment.scenario import BODIES
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
@@ -75,7 +75,7 @@ def _no_weights(name: str, reason: object) -> UserError:
 
 def find(name: str) -> Weights:
     """The weights in a registered file, or fedtune's own of this name; UserError if it has none."""
-    return _read(name, pretrained.content(name) if name in pretrained.names() else user_files.content_of(name))
+    return _read(name, BODIES[name].read_bytes() if name in BODIES else user_files.known(name).content or b"")
 
 
 @lru_cache(maxsize=2)  # a process starts many trials from one file
@@ -132,7 +132,7 @@ def fit(weights: Weights, target: Target, part: str = "") -> Fit:
         inside = [n for n in target.shapes if part_of(n) == p]
         matching = [n for n in inside if n in file_names]
         touched = matching or any(part_of(n) == p for n in file_names)
-        reason = _misfit(weights, target, place, file_names, inside, shapes) if touched else ""
+        reason = next(_misfits(weights, target, place, file_names, inside, shapes), "") if touched else ""
         if matching and not reason:
             names |= {n: file_names[n] for n in matching}
             drawn += [n for n in inside if n not in file_names and not n.endswith(COUNTER)]
@@ -149,39 +149,35 @@ def _model_name(name: str, place: str, target: Target) -> str:
     return place + name
 
 
-def _misfit(
+def _misfits(
     weights: Weights,
     target: Target,
     place: str,
     names: Mapping[str, str],
     inside: list[str],
     shapes: Mapping[str, torch.Size],
-) -> str:
-    """The first reason why a part's tensors cannot be taken from the file; "" if they can."""
+) -> Iterator[str]:
+    """Why a part's tensors cannot be taken from the file."""
+    lacking = [k for k in target.ids if k not in weights.clients]
     for n in inside:
-        if n not in names:
+        name = names.get(n)
+        if name is None:
             if n.startswith(place) and not n.endswith(COUNTER):
-                return f"{n} is missing in the file"
-        elif shapes[names[n]] != target.shapes[n]:
-            return f"{n} is {_size(shapes[names[n]])} in the file and {_size(target.shapes[n])} in the model"
-        elif names[n] not in weights.common and (reason := _not_own(weights, target, n, names[n])):
-            return reason
+                yield f"{n} is missing in the file"
+        elif shapes[name] != target.shapes[n]:
+            yield f"{n} is {_size(shapes[name])} in the file and {_size(target.shapes[n])} in the model"
+        elif name not in weights.common and n in target.shared:
+            yield f"{n} is each client's own in the file and shared by all in the model"
+        elif name not in weights.common and lacking:
+            has = f"which has {len(weights.clients)} clients but no client {lacking[0]}"
+            yield f"{n} is each client's own in the file, {has}"
+        elif name not in weights.common:
+            own = {k: weights.clients[k].get(name) for k in target.ids}
+            others = (k for k, t in own.items() if t is None or t.shape != target.shapes[n])
+            yield from (f"{n} has another size at client {k} in the file" for k in others)
     strange = [n for n in names if part_of(n) == part_of(inside[0]) and n not in target.shapes]
-    return f"{strange[0]} is only in the file" if strange and not place else ""
-
-
-def _not_own(weights: Weights, target: Target, name: str, file_name: str) -> str:
-    """Why values that each client has as its own in the file cannot be taken; "" if they can."""
-    if name in target.shared:
-        return f"{name} is each client's own in the file and shared by all in the model"
-    for k in target.ids:
-        if k not in weights.clients:
-            has = f"which has {len(weights.clients)} clients but no client {k}"
-            return f"{name} is each client's own in the file, {has}"
-        own = weights.clients[k].get(file_name)
-        if own is None or own.shape != target.shapes[name]:
-            return f"{name} has another size at client {k} in the file"
-    return ""
+    if strange and not place:
+        yield f"{strange[0]} is only in the file"
 
 
 def _size(shape: torch.Size) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.errors import shown
-from fedtune.core.trees import Tree
+from fedtune.core.errors import UserError, shown
+from fedtune.core.trees import Tree, in_words
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Noise, Phase, Step, Task, part_of, parts
-from fedtune.experiment.hooks import Checked, broadcast, is_own, stays, text_of, tree, wrong
+from fedtune.experiment.hooks import Checked, broadcast, is_own, stays, tree, wrong
 from fedtune.user_code import user_errors
 
 _DECIDE = ("receive", "broadcast", "round")  # methods that decide which client receives what
@@ -40,7 +40,7 @@ def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
     """Names of a net's shared tensors that clients do not receive, without a server."""
     if not _decides(alg):
         return set()
-    with user_errors.attribute_errors():
+    with user_errors.reported(passing=(UserError,)):
         tensors, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
         stay, shapes = stays(alg, net), {n: t.shape for n, t in tensors.items()}
         clients = min(task.clients, 2)  # enough for names; a server may keep something for every pair of clients
@@ -71,12 +71,12 @@ def _phases(alg: Algorithm, hook: str, actions: Checked, signs: tuple[str, ...] 
     if isinstance(actions, Phase):
         raise wrong(alg, hook, must, "returns a single Phase", "write (Phase(…),) with the comma")
     if not isinstance(actions, tuple | list):
-        raise wrong(alg, hook, must, f"returns {text_of(actions)}")
+        raise wrong(alg, hook, must, f"returns {in_words(actions)}")
     for action in actions:
         if isinstance(action, Phase):
             _require_fields(alg, hook, action)
         elif not (isinstance(action, str) and action in signs):
-            raise wrong(alg, hook, must, f"it contains {text_of(action)}")
+            raise wrong(alg, hook, must, f"it contains {in_words(action)}")
     return tuple(actions)
 
 
@@ -120,7 +120,7 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
         value = getattr(phase, name)
         if not holds(value):
             comma = "; write ('body',) with the comma" if name == "train" and isinstance(value, str) else ""
-            raise wrong(alg, hook, f"phases whose {name} is {rule}", f"it is {text_of(value)}{comma}")
+            raise wrong(alg, hook, f"phases whose {name} is {rule}", f"it is {in_words(value)}{comma}")
 
 
 def require_parts(alg: Algorithm, phase: Phase, net: nn.Module) -> None:

@@ -9,7 +9,7 @@ import ast
 import importlib
 import importlib.util
 import pkgutil
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def spaces(name: str) -> dict[str, Any]:
     if user_files.is_own(name):
         from fedtune.experiment import user_algorithms
 
-        return dict(user_algorithms.spaces(name) or {})
+        return user_algorithms.spaces(name)
     module = f"fedtune.search_spaces.{name}"
     if importlib.util.find_spec(module) is None:
         return {}
@@ -77,13 +77,8 @@ def members(module: ModuleType) -> dict[str, Any]:
     return {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
 
 
+@cache
 def _built_in() -> list[str]:
-    """The files of `trainables/`."""
-    folder = FOLDER / "trainables"
-    return _files(str(folder), folder.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=1)
-def _files(folder: str, changed: int) -> list[str]:
-    """The modules in a folder; listed again only when it has changed, as planning a search asks a thousand times."""
-    return sorted(file.name for file in pkgutil.iter_modules([folder]) if not file.name.startswith("_"))
+    """The files of `trainables/`; planning a search asks for them a thousand times."""
+    files = pkgutil.iter_modules([str(FOLDER / "trainables")])
+    return sorted(file.name for file in files if not file.name.startswith("_"))

@@ -6,12 +6,12 @@ Every field can be overridden; those declared with `hyper` can also be searched.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Range, check_all, hyper, python_value
 from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
-from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
 
@@ -33,8 +33,9 @@ USES: dict[str, tuple[str, ...]] = {
 }
 PARTITIONS = tuple(USES)
 EVALUATIONS = ("personal", "global", "pooled")
-NOISY_SPLITS = ("train", "train+val")
-NORMALISATIONS = ("train", "none")
+# bodies that all models may start from, each named by the scenario that it was trained in: `fedtune run --algo fedavg
+# --scenario NAME --save NAME.pt`.  They never change, as another machine would give slightly different bits.
+BODIES = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.pt"))}
 
 
 OFTEN = ("dataset", "model", "partition", "clients", "rounds")  # fields that --help shows
@@ -128,7 +129,7 @@ class Scenario:
     noisy_splits: str = option("train", "where labels may be wrong: train, train+val")
 
     rounds: int = option(60, "T, rounds of a trial", (1, 1_000_000))
-    pretrained: str = option("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
+    pretrained: str = option("none", f"body that all models start from: none, {', '.join(BODIES)}")
     evaluation: str = option(
         "personal",
         "which model is scored, on which rows; personal: each client's own model on its own rows, global: the shared "
@@ -190,11 +191,11 @@ class Scenario:
         for name, kind, allowed in (
             ("dataset", "data set", datasets.names()),
             ("partition", "partition", PARTITIONS),
-            ("normalise", "choice of normalise", NORMALISATIONS),
+            ("normalise", "choice of normalise", ("train", "none")),
             ("x_as", "choice of x_as", (user_rows.AUTO, *user_rows.KINDS)),
             ("evaluation", "evaluation rule", EVALUATIONS),
-            ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
-            ("pretrained", "pretrained body", ("none", *pretrained.names())),
+            ("noisy_splits", "choice of noisy_splits", ("train", "train+val")),
+            ("pretrained", "pretrained body", ("none", *BODIES)),
         ):
             is_users = name in OWN and user_files.is_reference(getattr(self, name), allowed)
             is_users = is_users or (name == "partition" and flwr_partitions.is_named(self.partition))
@@ -237,12 +238,8 @@ class Scenario:
             raise UserError(f"keep_classes must be {rule}, but got {self.keep_classes}")
         classes = self.keep_classes or classes
         if self.partition == "ways-shots" and self.ways > classes:
-            names = [n for n in ("skip_classes", "keep_classes") if getattr(self, n)]
-            part = f"that {' and '.join(names)} leave{'s' * (len(names) == 1)} " if names else ""
-            raise UserError(
-                f"ways must be at most the {classes} classes {part}of {self.dataset}, but got {self.ways}; give --ways "
-                f"{classes} or another --partition"
-            )
+            rule = f"at most the {classes} classes of {self.dataset} that are in use"
+            raise UserError(f"ways must be {rule}, but got {self.ways}; give --ways {classes} or another --partition")
         if 2 * self.swaps > classes:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")

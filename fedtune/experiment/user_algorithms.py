@@ -15,10 +15,11 @@ from typing import Any
 
 from fedtune.core.errors import UserError, shown
 from fedtune.core.hyper import hyperparameters
+from fedtune.core.trees import in_words
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
-from fedtune.user_code.user_errors import reported
+from fedtune.user_code.user_errors import place_of, reported
 
 PARTS = ("shared", "sends", "schedule", "structural", "predicts")  # class attributes that are tuples of names
 SOUND = "_fedtune_is_sound"  # set on a class that passed the checks
@@ -54,38 +55,36 @@ def _pickled(cls: type) -> bytes:
 
     main = inspect.getmodule(cls)
     by_value = main is not None and main.__name__ != "__main__" and importlib.util.find_spec(main.__name__) is not None
+    if by_value:
+        cloudpickle.register_pickle_by_value(main)
     try:
-        if by_value:
-            cloudpickle.register_pickle_by_value(main)
-        try:
-            content: bytes = cloudpickle.dumps(cls)
-        finally:
-            if by_value:
-                cloudpickle.unregister_pickle_by_value(main)
+        content: bytes = cloudpickle.dumps(cls)
     except Exception as error:  # whatever pickling raises
         raise UserError(
             f"{cls.__name__} is sent to workers as a pickle, but cannot be pickled ({error}); write it into a file"
         ) from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(main)
     return content
 
 
 def checked(found: Any, name: str) -> type[Algorithm]:
     """The class itself; UserError unless it is an algorithm that can be created with its defaults."""
     if not (isinstance(found, type) and issubclass(found, Algorithm)) or found is Algorithm:
-        what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {what}")
+        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {in_words(found)}")
     if SOUND not in vars(found):
         _require_sound(found)
         setattr(found, SOUND, True)
     return found
 
 
-def spaces(name: str) -> Mapping[str, Any] | None:
-    """The search spaces in an algorithm file's `SPACES`, by name; None if there are none.  UserError if invalid."""
+def spaces(name: str) -> dict[str, Any]:
+    """The search spaces in an algorithm file's `SPACES`, by name.  UserError if invalid."""
     module = inspect.getmodule(find(name))
     given = getattr(module, "SPACES", None)
     if given is None or name.endswith(PICKLED):  # spaces in a notebook are not stored with a run
-        return None
+        return {}
     named = isinstance(given, Mapping) and all(isinstance(n, str) for n in given)
     if not named or not given or not all(isinstance(value, dict | list) and value for value in given.values()):
         raise UserError(
@@ -105,8 +104,7 @@ def _only(module: ModuleType, name: str) -> type[Algorithm]:
         raise UserError(
             f"{name} defines {len(found)} algorithms, {', '.join(found)}; say which: {name}:{next(iter(found))}"
         )
-    functions = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-    others = f"only {', '.join([*own, *functions])}" if own or functions else "none"
+    others = f"only {', '.join(own)}" if own else "none"
     raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {module.__file__} defines {others}")
 
 
@@ -150,16 +148,4 @@ def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., An
 
 
 def _refused(cls: type, why: str, member: Any = None) -> UserError:
-    return UserError(f"{place_of(cls, member)}: algorithm {cls.__name__}: {why}")
-
-
-def place_of(cls: type, member: Any = None) -> str:
-    """FILE:LINE of a class, or of one of its functions."""
-    code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
-    if code:
-        return f"{code.co_filename}:{code.co_firstlineno}"
-    file = getattr(inspect.getmodule(cls), "__file__", "")
-    try:
-        return f"{file}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):
-        return str(file)
+    return UserError(f"{place_of(member) or place_of(cls)}: algorithm {cls.__name__}: {why}")

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRICS, worst_tenth
+from fedtune.core.metrics import METRICS, over_clients
 from fedtune.core.terminal import several
-from fedtune.user_code import user_files
+from fedtune.user_code import user_errors, user_files
 from fedtune.user_code.references import parsed
 
 Rows = Sequence[tuple[Tensor, Tensor]]  # of each client: scores [N, C] and labels [N]
@@ -45,9 +45,7 @@ class OwnMetric(NamedTuple):
     @property
     def place(self) -> str:
         """FILE:LINE of its definition."""
-        function = getattr(self.function, "func", self.function)  # without its options
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        return f"{code.co_filename}:{code.co_firstlineno}" if code else self.reference
+        return user_errors.place_of(self.function) or self.reference
 
     def wrong(self, what: str) -> UserError:
         """The error for a function that is not a metric."""
@@ -76,9 +74,8 @@ class OwnMetric(NamedTuple):
 
     def spread(self, split: str, values: Tensor) -> dict[str, float]:
         """The metric over clients: mean, standard deviation, and mean over the worst tenth.  values [k]"""
-        worst = values.sort(descending=self.mode == "min").values[: worst_tenth(len(values))]
-        found = (values.mean(), values.std(correction=0), worst.mean())
-        return dict(zip(self.names(split), torch.stack(found).tolist(), strict=True))
+        found = over_clients(f"{split}_{self.name}", values, self.mode)
+        return {name: found[name] for name in self.names(split)}
 
     def of_each(self, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
         """The metric of each client, on its real rows.  UserError unless all are finite.  -> [k]
@@ -99,14 +96,12 @@ class OwnMetric(NamedTuple):
 
 def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.UserFile, ...]]:
     """The canonical names of what was typed, and their files; UserError for anything but a function in a file."""
-    names, files = [], []
+    taken = []
     for text in texts:
         if not user_files.is_reference(text) or not parsed(text).member:
             raise UserError(f"--metric needs a function of a file, FILE.py:NAME, but got {text!r}")
-        name, of_it = user_files.take(text)
-        names.append(name)
-        files.append(of_it)
-    return tuple(names), user_files.merged(*files)
+        taken.append(user_files.take(text))
+    return tuple(name for name, _ in taken), user_files.merged(*(files for _, files in taken))
 
 
 def load(references: Sequence[str]) -> tuple[OwnMetric, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,23 +21,15 @@ from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
 
-class Taken(NamedTuple):
-    """A scenario, the fields given for it with canonical names, and the user's files among them."""
-
-    scenario: Scenario
-    given: dict[str, Any]
-    own: tuple[UserFile, ...]
-
-
 def known() -> dict[str, tuple[str, ...]]:
     """The fields that also accept a file, and their built-in names."""
     return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
 
 
-def taken(name: str, fields: Mapping[str, Any]) -> Taken:
-    """The scenario of this name with these fields, which may be files instead of names; UserError if anything is wrong.
+def taken(name: str, fields: Mapping[str, Any]) -> tuple[Scenario, dict[str, Any], tuple[UserFile, ...]]:
+    """A named scenario with these fields, which may be files; the fields with canonical names; the user's files.
 
-    Data and partition are read and checked here.
+    Data and partition are read and checked here.  UserError if anything is wrong.
     """
     base, given = scenarios.find(name), dict(fields)
     own: tuple[UserFile, ...] = ()
@@ -58,7 +50,7 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
         own = user_partition.described(given["partition"], own)
     if flwr_partitions.is_named(given.get("partition", "")):
         flwr_partitions.require(given["partition"])
-    return Taken(base.override(**(defaults(given) | given)), given, own)
+    return base.override(**(defaults(given) | given)), given, own
 
 
 def data_in_words(scenario: Scenario) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import lru_cache
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.pure import is_declared
+from fedtune.core.trees import in_words
 from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import entry_points, user_errors, user_files
@@ -27,6 +28,7 @@ from fedtune.user_code import entry_points, user_errors, user_files
 # options of a model: `head` is for fedtune alone, `features` is passed to a function that takes it
 HEAD, FEATURES = "head", "features"
 _ROWS = 2  # rows of a run whose results are not used
+_calling = partial(user_errors.reported, passing=(UserError,))  # whatever the user's code raises: what was being done
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
@@ -41,7 +43,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """The width D of its features, found by running it; UserError for a model that cannot be trained."""
-    return _inspected(name, _version(name), shape, classes, features, dtype)
+    return _inspected(name, user_files.version(name), shape, classes, features, dtype)
 
 
 @lru_cache(maxsize=64)
@@ -60,7 +62,7 @@ def _inspected(name: str, version: str, shape: Shape, classes: int, features: in
         with _calling(f"the head of {name} does not take the body's features [B, {z.shape[1]}]"):
             logits = net.head(z)
         if not isinstance(logits, Tensor) or logits.shape != (3, classes):
-            raise UserError(f"the head of {name} must return scores [B, {classes}], but returned {_form(logits)}")
+            raise UserError(f"the head of {name} must return scores [B, {classes}], but returned {in_words(logits)}")
         if type(whole).forward is not nn.Module.forward:
             with _calling(f"forward of {name} fails on {rows}"):
                 _require_same(name, logits, whole(x))
@@ -70,7 +72,7 @@ def _inspected(name: str, version: str, shape: Shape, classes: int, features: in
 def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns, with its lazy tensors created."""
     net = _made(name, shape, classes, features)
-    if _grows(name, _version(name), shape, classes, features):
+    if _grows(name, user_files.version(name), shape, classes, features):
         _run_once(net, shape)
     return net
 
@@ -105,11 +107,6 @@ def _apart() -> Iterator[None]:
         yield
 
 
-def _version(name: str) -> str:
-    """What caches know a model by; packages stay as they are while a process runs."""
-    return user_files.version(name) if user_files.is_own(name) else ""
-
-
 def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns; UserError unless it is a module."""
     make, options = _maker(name), dict(user_files.call_options(name))
@@ -117,7 +114,7 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     if not callable(make) or isinstance(make, nn.Module):
         raise UserError(
             f"a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but {name} is "
-            f"{_form(make)}"
+            f"{in_words(make)}"
         )
     if features and _takes(make, FEATURES):
         options.setdefault(FEATURES, features)
@@ -127,7 +124,7 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
             warnings.filterwarnings("ignore", "Initializing zero-element|Lazy modules are")  # checked below
             net = make(shape, classes, **options)
     if not isinstance(net, nn.Module):
-        raise UserError(f"{name} must return a torch.nn.Module, but returned {_form(net)}")
+        raise UserError(f"{name} must return a torch.nn.Module, but returned {in_words(net)}")
     if hooks_on_all() != hooks:
         raise UserError(
             f"a model may only hook its own layers, but making {name} registers a hook on all modules "
@@ -223,7 +220,7 @@ def _require_features(name: str, net: Net, x: Tensor, z: Any) -> None:
     """UserError unless the body returns one finite vector per row, independent of the other rows."""
     if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != 3 or not z.shape[1] or not z.is_floating_point():
         raise UserError(
-            f"the body of {name} must return features [B, D] for B rows, but returned {_form(z)} for 3 rows"
+            f"the body of {name} must return features [B, D] for B rows, but returned {in_words(z)} for 3 rows"
         )
     if not z.isfinite().all():
         raise UserError(f"the body of {name} must return finite numbers, but returned nan or inf before any training")
@@ -250,18 +247,6 @@ def _require_same(name: str, logits: Tensor, whole: Any) -> None:
             f"forward of {name} must be head(body(x)), but it does something else, which would be ignored; put what is "
             "in between into body, and return scores without softmax"
         )
-
-
-def _calling(what: str) -> AbstractContextManager[None]:
-    """Report whatever the user's code raises, with what was being done and its place."""
-    return user_errors.reported(what, passing=(UserError,))
-
-
-def _form(value: Any) -> str:
-    """A value in words: its type and shape, or its class."""
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return f"an instance of {type(value).__name__}" if not isinstance(value, type) else f"the class {value.__name__}"
 
 
 def _require_plain(name: str, net: nn.Module) -> None:

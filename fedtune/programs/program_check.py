@@ -111,7 +111,7 @@ class ProgramCheck:
 
     def _selection(self) -> Said:
         try:
-            metric = self.program.metrics[self.workload.measures.objective]
+            metric = self.program.metrics[self.workload.measures.objective()]
         except UserError as error:
             yield "failed", str(error)
             return

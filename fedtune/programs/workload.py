@@ -69,36 +69,6 @@ class ProgramRuns(Runs):
             return self.step_of(run)
 
 
-class ProgramMeasures(Measures):
-    """What the rows of a program hold."""
-
-    def __init__(self, program: Program, selects_on_test: bool) -> None:
-        """selects_on_test: whether metrics on test rows may select."""
-        self._program, self._on_test = program, selects_on_test
-
-    @property
-    def selectable(self) -> dict[str, str]:
-        """The metrics of the file that may select; seconds, too."""
-        return self._program.selectable(self._on_test) | {"seconds": "min"}
-
-    @property
-    def objective(self) -> str:
-        """The first metric of the file that may select and has a direction; UserError if there is none that may."""
-        if not (found := self._program.selectable(self._on_test)):
-            rule = f"a search must not use test data, but has only {few(self._program.reported)}, of test rows by split"
-            advice = 'say split = "validation" if it is not, or allow it by --selects-on-test'
-            raise UserError(f"{self._program.path}: {rule} or by the word test in name or pattern; {advice}")
-        return next((name for name, mode in found.items() if mode), next(iter(found)))
-
-    def worst(self, metric: str) -> float | None:
-        """What the file says of it: a program's val_loss may be larger than fedtune's own."""
-        return self._program.metrics[metric].worst if metric in self._program.metrics else None
-
-    def figures(self, last: Mapping[str, Any]) -> list[str]:
-        """The metrics of what runs on fresh seeds."""
-        return list(self._program.checking().metrics)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProgramWorkload(Workload):
     """A program with a first seed, fixed hyperparameters, and what may select."""
@@ -126,9 +96,23 @@ class ProgramWorkload(Workload):
         return self.program.rounds
 
     @property
-    def measures(self) -> ProgramMeasures:
-        """What the file and the metrics of its rows say."""
-        return ProgramMeasures(self.program, self.selects_on_test)
+    def measures(self) -> Measures:
+        """What the file says: a program's val_loss may be larger than fedtune's own."""
+        of = self.program.metrics
+        return Measures(
+            selectable=self.program.selectable(self.selects_on_test) | {"seconds": "min"},
+            objective=self._objective,
+            worst=lambda metric: of[metric].worst if metric in of else None,
+            figures=lambda last: list(self.program.checking().metrics),
+        )
+
+    def _objective(self) -> str:
+        """The first metric of the file that may select and has a direction; UserError if there is none that may."""
+        if not (found := self.program.selectable(self.selects_on_test)):
+            rule = f"a search must not use test data, but has only {few(self.program.reported)}, of test rows by split"
+            advice = 'say split = "validation" if it is not, or allow it by --selects-on-test'
+            raise UserError(f"{self.program.path}: {rule} or by the word test in name or pattern; {advice}")
+        return next((name for name, mode in found.items() if mode), next(iter(found)))
 
     @property
     def traits(self) -> Traits:

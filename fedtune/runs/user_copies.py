@@ -11,8 +11,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs.files import RunFiles
-from fedtune.user_code import content_hashes as copies
-from fedtune.user_code import user_files
+from fedtune.user_code import layouts, user_files
 from fedtune.user_code.user_files import UserFile
 
 LARGEST = 10_000_000  # data up to this many bytes are copied
@@ -35,7 +34,7 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
         if file.content is not None:
             copy.write_bytes(file.content)
             continue
-        copied = copies.copied(user_files.path_of(file.name), copy)
+        copied = layouts.copied(user_files.path_of(file.name), copy)
         if sum(one.stat().st_size for one in copied if one.is_file()) > LARGEST:
             continue
         for one, there in copied.items():  # an earlier copy may be incomplete
@@ -94,8 +93,8 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
             raise UserError(why) from error
     if is_data:
         if not Path(file.path).exists():
-            _require_unchanged(copy, copies.digest(copy), file)
-            copies.register(digest, copy)
+            _require_unchanged(copy, layouts.digest(copy), file)
+            user_files.copies[digest] = copy.absolute()
         return file
     content = copy.read_bytes()
     _require_unchanged(copy, hashlib.sha256(content).hexdigest(), file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -141,7 +142,7 @@ def fit(
             *also,
         ]
         copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
-        with interrupting.ctrl_c_kept(), copied, view.window, local_ray.spoken_to():
+        with interrupting.restored(signal.SIGINT), copied, view.window, local_ray.spoken_to():
             grid = tuner.fit()
         for file in journal:
             file.on_trial_complete()

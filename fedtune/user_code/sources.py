@@ -8,7 +8,7 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
@@ -38,7 +38,7 @@ def own_classes(cls: type) -> list[type]:
 
 
 def of_error(error: BaseException, cls: type) -> str:
-    """The last line of the author's files in an error's traceback; "" if there is none."""
+    """The last line of the author's files in an error's traceback, or that its message begins with; else ""."""
     own, package = files_of(cls), str(FOLDER)
     folders = {str(Path(file).parent) for file in own}
     lines = [
@@ -48,13 +48,8 @@ def of_error(error: BaseException, cls: type) -> str:
     ]
     if lines:
         return place(lines[-1].filename, lines[-1].lineno or 0)
-    return Path(user_errors.place(error) or "").name  # for example the file of a model
-
-
-def said_in(error: BaseException) -> str:
-    """The place that an error message begins with; "" if there is none."""
-    found = re.match(r"(\S+\.py):(\d+): ", str(error))
-    return place(found[1], int(found[2])) if found else ""
+    said = re.match(r"(\S+\.py:\d+): ", str(error))
+    return Path(user_errors.place(error) or (said[1] if said else "")).name  # for example the file of a model
 
 
 def of_hook(cls: type, *names: str) -> str:
@@ -74,25 +69,21 @@ def of_function(function: Callable[..., Any]) -> str:
 
 def of_class(cls: type) -> str:
     """The line of a class statement."""
-    for file in files_of(cls):
-        for node in ast.walk(tree_of(file)):
-            if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-                return place(file, node.lineno)
-    return ""
+    return next((place(file, node.lineno) for file, node in _statements(cls) if node.name == cls.__name__), "")
 
 
 def of_name(cls: type, name: str) -> str:
     """The line where a field or attribute of the class, or a name of its module, is first assigned."""
+    bodies = [(file, node.body) for file, node in _statements(cls)]
+    bodies += [(file, tree_of(file).body) for file in files_of(cls)]
+    return next((place(file, line) for file, body in bodies if (line := _given(body, name))), "") or of_class(cls)
+
+
+def _statements(cls: type) -> Iterator[tuple[str, ast.ClassDef]]:
+    """The class statements of a class and its bases, each with its file."""
     for file in files_of(cls):
-        for owner in own_classes(cls):
-            for node in ast.walk(tree_of(file)):
-                if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
-                    if line := _given(node.body, name):
-                        return place(file, line)
-    for file in files_of(cls):
-        if line := _given(tree_of(file).body, name):
-            return place(file, line)
-    return of_class(cls)
+        nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ClassDef)]
+        yield from ((file, node) for owner in own_classes(cls) for node in nodes if node.name == owner.__name__)
 
 
 def of_word(cls: type, pattern: str) -> str:
@@ -112,8 +103,7 @@ def place(file: str, line: int) -> str:
 @lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module:
     """A file's syntax tree; an empty one if the file does not exist."""
-    text = "".join(linecache.getlines(file))
-    return ast.parse(text)
+    return ast.parse("".join(linecache.getlines(file)))
 
 
 def _given(statements: list[ast.stmt], name: str) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, printable
@@ -27,10 +30,21 @@ class UserCodeError(UserError):
 def place(error: BaseException) -> str | None:
     """FILE:LINE of the innermost line of the user's code in an error's traceback, or in that of a cause; else None."""
     at = _theirs(error)
-    if isinstance(at, SyntaxError) and at.filename in PATHS:
-        return f"{at.filename}:{at.lineno}"
-    lines = _lines(at) if at else []
-    return lines[-1] if lines else None
+    return _lines(at)[-1] if at else None
+
+
+def place_of(thing: Any) -> str:
+    """FILE:LINE of a function, also of a partial, or of a class; as much of it as Python can tell."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    code = getattr(inspect.unwrap(thing), "__code__", None) if callable(thing) else None
+    if code:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    file = getattr(inspect.getmodule(thing), "__file__", "") if isinstance(thing, type) else ""
+    try:
+        return f"{file}:{inspect.getsourcelines(thing)[1]}" if file else ""
+    except (OSError, TypeError):
+        return str(file)
 
 
 def theirs(error: BaseException) -> bool:
@@ -80,11 +94,11 @@ def theirs_on(error: BaseException) -> str:
 
 
 @contextmanager
-def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+def reported(what: str = "", otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
     """While the user's code is called: turn whatever it raises into a UserCodeError.
 
     what: what was being done then; "": an error that is not in a line of theirs stays as it is.  otherwise: the place
-    if none is known.  passing: errors to raise unchanged.
+    if none is known.  passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
     """
     try:
         with redirect_stdout(sys.stderr):  # what it prints is not a result
@@ -98,30 +112,23 @@ def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException],
         raise UserCodeError(f"{what}: {line}" if what else line, theirs_on(error)) from error
 
 
-def attribute_errors(*passing: type[BaseException]) -> AbstractContextManager[None]:
-    """While the user's code runs among ours: turn an error in a line of theirs into a UserCodeError that names it.
-
-    passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
-    """
-    return reported("", passing=(UserError, *passing))
-
-
 def _theirs(error: BaseException) -> BaseException | None:
     """The error, or the first of its causes, that passed through a file of the user's."""
     at: BaseException | None = error
     seen: set[int] = set()
     while at is not None and id(at) not in seen:  # an error may be its own cause
         seen.add(id(at))
-        if _lines(at) or (isinstance(at, SyntaxError) and at.filename in PATHS):
+        if _lines(at):
             return at
         at = at.__cause__ or at.__context__
     return None
 
 
 def _lines(error: BaseException) -> list[str]:
-    """FILE:LINE of each line of the user's code in a traceback."""
-    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
-    return [f"{file}:{line}" for file, line in frames if file in PATHS]
+    """FILE:LINE of each line of the user's code in a traceback, and last of one that Python cannot parse."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places += [(error.filename or "", error.lineno or 0)] if isinstance(error, SyntaxError) else []
+    return [f"{file}:{line}" for file, line in places if file in PATHS]
 
 
 def _printable(lines: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.user_code import content_hashes, user_imports
+from fedtune.user_code import user_imports
 from fedtune.user_code.references import CODE, PICKLED, options_text, parsed, whole_path, with_slash
 from fedtune.user_code.references import call_options as call_options
 from fedtune.user_code.references import called as called
@@ -32,6 +32,7 @@ from fedtune.user_code.user_imports import UserFile as UserFile
 
 _files: dict[str, UserFile] = {}  # by name
 _code: dict[str, UserFile] = {}  # by path: of two folders, each may have its utils.py
+copies: dict[str, Path] = {}  # of data, in studies' folders, for when the original is gone; by hash
 _named: set[str] = set()  # the paths of files that a reference named, and not only an import
 
 
@@ -97,9 +98,11 @@ def each(names: str) -> list[str]:
 
 def of_data(path: str | Path) -> UserFile:
     """A file or folder of data; UserError unless it can be read or was registered before it vanished."""
+    from fedtune.user_code import layouts
+
     path = whole_path(path)
     try:
-        return UserFile(path.name + "/" * path.is_dir(), str(path), content_hashes.digest(path), None)
+        return UserFile(path.name + "/" * path.is_dir(), str(path), layouts.digest(path), None)
     except OSError as error:
         return _registered(path, error)
 
@@ -130,7 +133,7 @@ def unchanged(files: Iterable[UserFile], whose: str) -> tuple[UserFile, ...]:
     files = tuple(files)
     for file in files:
         there = bool(file.path) and Path(file.path).exists()
-        if not there and file.content is None and not content_hashes.find(file.sha256):
+        if not there and file.content is None and not _copy(file):
             raise UserError(f"{whose} needs {file.path}, which no longer exists; restore it")
         if there and of_data(file.path).sha256 != file.sha256:
             raise UserError(
@@ -182,13 +185,20 @@ def is_own(name: str) -> bool:
     return is_reference(name) and parsed(name).path in _files
 
 
+def known(name: str) -> UserFile:
+    """The file of a canonical name; UserError if this process does not know it."""
+    if (path := name if name in _files else parsed(name).path) not in _files:
+        raise UserError(f"{path!r} is not one of the files that came with this experiment")
+    return _files[path]
+
+
 def load(name: str, kind: str) -> Any:
     """The object of a canonical name, or the module if it names none, as the current execution has it.
 
     kind: what it should be, for error messages.  UserCodeError for whatever the file raises.
     """
     given = parsed(name)
-    file = _known(given.path)
+    file = known(given.path)
     if file.content is None:
         raise UserError(f"this {kind} needs a Python file, but got {name!r}")
     with reported(f"the {kind} cannot be loaded", file.path):
@@ -204,43 +214,43 @@ def load(name: str, kind: str) -> Any:
 
 
 def version(name: str) -> str:
-    """What is equal for a canonical name as long as its file and those that it imports have the same content."""
-    files = _closure(_known(parsed(name).path)).values()
+    """What is equal for a canonical name as long as its file and what it imports are; "" for what is no file's."""
+    if not is_own(name):  # packages stay as they are while a process runs
+        return ""
+    files = _closure(known(name)).values()
     return hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files).encode()).hexdigest()
 
 
 def calling(name: str, kind: str) -> AbstractContextManager[None]:
     """Within this context, errors of the user's object of this name become a one-line UserError with their line."""
-    return reported(f"the {kind} {name} failed", _known(parsed(name).path).path)
-
-
-def about(name: str) -> dict[str, Any]:
-    """The metadata of a data file, without reading it."""
-    return _known(parsed(name).path).about
-
-
-def content_of(name: str) -> bytes:
-    """The content of a file that is carried along; UserError if this process does not know it."""
-    return _known(name).content or b""
+    return reported(f"the {kind} {name} failed", known(name).path)
 
 
 def path_of(name: str) -> Path:
     """The path of a file or folder, or of a copy; UserError if it is unknown here or no longer exists."""
-    file = _known(parsed(name).path)
+    file = known(name)
     if Path(file.path).exists():
         return Path(file.path)
-    if copy := content_hashes.find(file.sha256):
+    if copy := _copy(file):
         return copy
     raise UserError(f"{name} was read from {file.path}, which no longer exists; restore it")
 
 
+def _copy(file: UserFile) -> Path | None:
+    copy = copies.get(file.sha256)
+    return copy if copy and copy.exists() else None
+
+
 def _with_imports(path: Path) -> tuple[UserFile, ...]:
     """A code file and the modules that it imports from its folder."""
+    folder = path.parent
     try:
-        found = user_imports.collect(path)
+        found = user_imports.reached(
+            folder, path.name, lambda name: (folder / name).read_bytes(), lambda root: user_imports.beside(folder, root)
+        )
     except OSError as error:
         return tuple(_closure(_registered(path, error)).values())
-    return tuple(UserFile(n, str(path.parent / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
+    return tuple(UserFile(n, str(folder / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
 
 
 def _closure(file: UserFile) -> dict[str, UserFile]:
@@ -250,14 +260,13 @@ def _closure(file: UserFile) -> dict[str, UserFile]:
     inside = file.path.removesuffix(file.name)
     beside = {path.removeprefix(inside): other for path, other in _code.items() if path.startswith(inside)}
     beside[file.name] = file
-    names = user_imports.reached(file.name, {n: f.content or b"" for n, f in beside.items()})
+    names = user_imports.reached(
+        Path(inside),
+        file.name,
+        lambda name: beside[name].content or b"",
+        lambda root: sorted(n for n in beside if n == f"{root}.py" or n.startswith(f"{root}/")),
+    )
     return {n: beside[n] for n in names}
-
-
-def _known(name: str) -> UserFile:
-    if name not in _files:
-        raise UserError(f"{name!r} is not one of the files that came with this experiment")
-    return _files[name]
 
 
 def _registered(path: Path, error: OSError) -> UserFile:

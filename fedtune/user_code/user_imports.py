@@ -18,7 +18,7 @@ import pickle
 import random
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -94,31 +94,20 @@ def kind(cls: type) -> tuple[str, str]:
     return module.partition(".")[2] if module.partition(".")[0] in _packages else module, cls.__qualname__
 
 
-def collect(path: Path) -> dict[str, bytes]:
-    """The content of a file and of the modules that it imports from its folder, directly or indirectly.
+def reached(
+    folder: Path, main: str, read: Callable[[str], bytes], find: Callable[[str], Iterable[str]]
+) -> dict[str, bytes]:
+    """The content of a file and of the modules that it imports from its folder, directly or indirectly; itself first.
 
-    UserError for code that Python cannot parse; OSError if a file cannot be read.
+    Files are named by their paths in the folder.  find: those that the import of a top-level name may mean.
+    UserError for code that Python cannot parse.
     """
-    found = {path.name: path.read_bytes()}
-    waiting = [path.name]
-    while waiting:
-        name = waiting.pop()
-        for root in sorted(_roots(name, found[name], str(path.parent / name))):
-            for file in _beside(path.parent, root):
-                place = file.relative_to(path.parent).as_posix()
-                if place not in found:
-                    found[place] = file.read_bytes()
-                    waiting.append(place)
-    return found
-
-
-def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
-    """The names of a file and of those among `contents` that it imports, directly or indirectly; itself first."""
-    found = [name]
-    for at in found:
-        for root in _roots(at, contents[at], at):
-            inside = [n for n in contents if n == f"{root}.py" or n.startswith(f"{root}/")]
-            found += [n for n in sorted(inside) if n not in found]
+    found: dict[str, bytes] = {}
+    names = [main]
+    for name in names:  # it grows meanwhile
+        found[name] = read(name)
+        for root in sorted(_roots(name, found[name], str(folder / name))):
+            names += [other for other in find(root) if other not in names]
     return found
 
 
@@ -278,13 +267,13 @@ def _imported(node: ast.AST, package: list[str]) -> Iterator[str]:
         yield node.module
 
 
-def _beside(folder: Path, root: str) -> list[Path]:
-    """The files of a module or package of this name in the folder; none if it is not there."""
+def beside(folder: Path, root: str) -> list[str]:
+    """The files of a module or package of this name in a folder on disk; none if it is not there."""
     package, alone = folder / root, folder / f"{root}.py"
     if not (package / "__init__.py").is_file():
         if alone.is_file():
-            return [alone]
+            return [alone.name]
         if not package.is_dir() or importlib.util.find_spec(root):
             return []  # a plain folder comes after what is installed
-    files = (f for f in package.rglob("*.py") if f.is_file())
-    return sorted(f for f in files if not any(part.startswith(".") for part in f.relative_to(folder).parts))
+    files = (f.relative_to(folder) for f in package.rglob("*.py") if f.is_file())
+    return sorted(f.as_posix() for f in files if not any(part.startswith(".") for part in f.parts))

@@ -73,7 +73,7 @@ CASES = {
     GFPL + "--momentum 1": "momentum must be a number in 0..0.99, but got 1",
     GFPL + "--clients 0": "clients must be in 1..1000000, but got 0",
     GFPL + "--clients many": "clients must be a whole number, but got 'many'",
-    GFPL + "--scenario digits-w4 --ways 11": "ways must be at most the 10 classes of digits, but got 11",
+    GFPL + "--scenario digits-w4 --ways 11": "at most the 10 classes of digits that are in use, but got 11",
     GFPL + "--set clients=5": "--set is for what has no option of its own, but got clients; give --clients",
     GFPL + "--scenario digits-w4 --shots 500": "class ",
     GFPL + "--partition natural": "needs a data set with the owner of each row (celeba), but got digits",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter, find, hyper, hyperparameters
 from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
@@ -55,23 +56,6 @@ def test_a_value_comes_back_in_its_type_from_python_from_text_and_from_arrays(
     assert got == value and type(got) is type(value)
 
 
-LACKING = "; leave it out for the default"
-STRANGE = {  # what is no scalar of the declared kind, and what is advised
-    "steps": [(np.array([3, 4]), ""), (np.array([3]), ""), (np.bool_(True), ""), (np.timedelta64(3, "ns"), "")],
-    "rate": [(np.datetime64("2020-01-01"), ""), (1 + 0j, ""), (np.float64("nan"), LACKING), (pd.NA, LACKING)],
-    "kind": [(np.array(["a", "b"]), ""), (("a",), ""), (pd.NA, LACKING), (None, LACKING)],
-    "on": [(np.int64(1), "")],
-}
-STRANGE["steps"] += [(torch.tensor([3, 4]), ""), (torch.empty((), device="meta"), "")]
-
-
-@pytest.mark.parametrize(("name", "given", "advice"), [(n, *row) for n, rows in STRANGE.items() for row in rows])
-def test_what_is_no_scalar_of_the_declared_kind_is_refused(name: str, given: Any, advice: str) -> None:
-    with pytest.raises(UserError, match=f"^{name} must be ") as caught:
-        HYPERPARAMETERS[name].check(given)
-    assert str(caught.value).endswith(advice) and ("leave it out" in str(caught.value)) == bool(advice)
-
-
 def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
     @dataclass(frozen=True)
     class Numbers(Algorithm):
@@ -93,8 +77,9 @@ RULES = {
     "free": "free must be a number in any",
     "width": "width must be a whole number in 2..512, or 0",
 }
+NONE = "(None|nan|<NA>)"  # what a table shows for nothing
 REFUSED = {
-    "rate": [(0.05, "0.05"), ("11", "11"), (float("nan"), "nan"), ("inf", "inf"), ("much", "'much'"), (True, "True")],
+    "rate": [(0.05, "0.05"), ("11", "11"), (float("nan"), NONE), ("inf", "inf"), ("much", "'much'"), (True, "True")],
     "steps": [(2.5, "2.5"), (0, "0"), (9, "9"), (True, "True"), (10**400, "1000")],
     "kind": [("c", "'c'"), (True, "True")],
     "on": [(1, "1"), ("yes", "'yes'"), (0, "0")],
@@ -102,16 +87,22 @@ REFUSED = {
     "free": [(float("inf"), "inf")],
     "width": [(1, "1"), (False, "False")],
 }
-REFUSED["rate"] += [(False, "False"), (None, "None")]
+REFUSED["rate"] += [(False, "False"), (None, NONE), (np.datetime64("2020-01-01"), "datetime64"), (1 + 0j, "(1+0j)")]
+REFUSED["rate"] += [(np.float64("nan"), NONE), (pd.NA, NONE)]
+REFUSED["steps"] += [(np.array([3, 4]), "array"), (np.array([3]), "array"), (np.bool_(True), "True")]
+REFUSED["steps"] += [(np.timedelta64(3, "ns"), "timedelta64"), (torch.tensor([3, 4]), "tensor")]
+REFUSED["steps"] += [(torch.empty((), device="meta"), "tensor")]
+REFUSED["kind"] += [(np.array(["a", "b"]), "array"), (("a",), "('a',)"), (pd.NA, NONE), (None, NONE)]
+REFUSED["on"] += [(np.int64(1), "1")]
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "got"), [pytest.param(n, *row, id=f"{n}-{row[1]}") for n, rows in REFUSED.items() for row in rows]
-)
+@pytest.mark.parametrize(("name", "given", "got"), [(n, *row) for n, rows in REFUSED.items() for row in rows])
 def test_a_value_that_was_not_declared_is_refused_with_the_rule_and_the_value(name: str, given: Any, got: str) -> None:
     with pytest.raises(UserError) as caught:
         HYPERPARAMETERS[name].check(given)
-    assert f"{RULES[name]}, but got {got}" in str(caught.value) and "\n" not in str(caught.value)
+    said = str(caught.value)
+    assert re.match(rf"{re.escape(RULES[name])}, but got (np\.|numpy\.)?{got if got is NONE else re.escape(got)}", said)
+    assert ("leave it out for the default" in said) == (got is NONE) and "\n" not in said
     with pytest.raises(UserError):
         Toy(**{name: given})
 
@@ -134,13 +125,6 @@ def test_a_record_keeps_a_declaration(hp: Hyperparameter) -> None:
     """All but the rounds in which it matters, which only a search asks for."""
     kept = json.loads(json.dumps(hp.to_record()))
     assert Hyperparameter.from_record(hp.name, kept) == replace(hp, first_round=1, late=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("rate", "0.1..10 log, or 0.0"), ("kind", "a | b"), ("on", "False | True"), ("free", "any")]
-)
-def test_the_range_in_words(name: str, text: str) -> None:
-    assert HYPERPARAMETERS[name].range_text() == text
 
 
 def draws(hp: Hyperparameter, *bounds: float) -> list[Any]:
@@ -197,13 +181,6 @@ def test_find_takes_the_first_owner_of_a_name_or_tells_the_nearest() -> None:
 def test_first_rounds_are_numbers_or_told_by_the_algorithm() -> None:
     toy = Toy(steps=6)
     assert [first_round(toy, n) for n in ("rate", "steps", "kind", "lr", "batch")] == [3, 7, 1, 1, 1]
-
-
-def test_an_unknown_name_is_told_the_nearest_and_all_of_them() -> None:
-    assert str(unknown("fruit", "aple", {"pear": 1, "apple": 2})) == (
-        "unknown fruit 'aple': did you mean 'apple'? known are apple, pear"
-    )
-    assert str(unknown("fruit", "zzz", ["pear"])) == "unknown fruit 'zzz': known are pear"
 
 
 def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:

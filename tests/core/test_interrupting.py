@@ -68,28 +68,6 @@ def test_what_must_be_done_in_one_go_is_interrupted_after_it(number: int) -> Non
 
 
 ENDING = """
-import signal, sys
-from fedtune import __main__
-
-def found(name):
-    signal.raise_signal(signal.{first})
-    return {{}}
-
-__main__.importlib.import_module = found  # as a command is imported
-sys.argv = ["fedtune", "list"]
-status = __main__.main()
-signal.raise_signal(signal.SIGTERM)  # the last lines of the process
-sys.exit(status)
-"""
-
-
-@pytest.mark.parametrize("first", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
-def test_a_command_ends_with_130_from_its_first_line_to_its_last(first: str) -> None:
-    done = subprocess.run([sys.executable, "-c", ENDING.format(first=first)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-DROPPED = """
 import signal, sys, time
 from fedtune import __main__
 
@@ -98,21 +76,25 @@ class Callback:
         signal.raise_signal(signal.{first})
 
 def found(name):
-    Callback()
-    time.sleep(600)
+    {body}
 
-__main__.importlib.import_module = found
+__main__.importlib.import_module = found  # as a command is imported
 sys.argv = ["fedtune", "list"]
-sys.exit(__main__.main())
+status = __main__.main()
+signal.raise_signal(signal.SIGTERM)  # the last lines of the process
+sys.exit(status)
 """
+# in a callback what is raised cannot be caught, and Python drops it: else a command would go on, deaf
+AT_ONCE, DROPPED = "signal.raise_signal(signal.{first})", "Callback(); time.sleep(600)"
 
 
-@pytest.mark.parametrize("first", ["SIGTERM", "SIGINT"])
-def test_an_interruption_that_python_drops_comes_again(first: str) -> None:
-    """In a callback, where what is raised cannot be caught: else a command would go on, deaf."""
-    done = subprocess.run(
-        [sys.executable, "-c", DROPPED.format(first=first)], capture_output=True, text=True, timeout=300
-    )
+@pytest.mark.parametrize(
+    ("first", "body"),
+    [*((s, AT_ONCE) for s in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT")), ("SIGTERM", DROPPED), ("SIGINT", DROPPED)],
+)
+def test_a_command_ends_with_130_from_its_first_line_to_its_last(first: str, body: str) -> None:
+    code = ENDING.format(first=first, body=body.format(first=first))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 

@@ -6,12 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fedtune.core.memory import keep_freed_memory
-
-
-def test_keeping_memory_can_be_asked_for_twice():
-    assert keep_freed_memory() == keep_freed_memory()
-
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")

@@ -80,7 +80,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def digits(name: str, **fields: Any) -> Scenario:
     given = {"dataset": "digits", "partition": name} | fields
-    return user_scenario.taken("digits-w4", given).scenario
+    return user_scenario.taken("digits-w4", given)[0]
 
 
 def held(f: Federation) -> list[set[int]]:

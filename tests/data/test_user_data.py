@@ -22,7 +22,6 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
 from fedtune.tuning.options.options import ExperimentOptions
-from fedtune.user_code import content_hashes as copies
 from fedtune.user_code import entry_points, user_files
 
 SPLITS = ("train", "val", "test")
@@ -333,7 +332,7 @@ def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
 
 def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_copies, "LARGEST", 1000)
-    monkeypatch.setattr(copies, "_copies", {})
+    monkeypatch.setattr(user_files, "copies", {})
     name, files = user_files.take(str(saved(tmp_path / "w.npz", **wards())))
     files = user_data.described(name, files)
     user_copies.keep(files, tmp_path / "run")

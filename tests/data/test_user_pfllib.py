@@ -16,7 +16,7 @@ from support.user_data import made, taken
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.runs import user_copies
-from fedtune.user_code import content_hashes, user_files
+from fedtune.user_code import layouts, user_files
 
 
 def test_a_client_is_a_file_and_its_test_rows_are_the_test_rows(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_tokens_windows_and_lists_are_read(tmp_path: Path) -> None:
 
 def test_raw_data_beside_the_files_is_neither_hashed_nor_copied(tmp_path: Path) -> None:
     folder = pfllib(tmp_path / "MNIST")
-    before = content_hashes.digest(folder)
+    before = layouts.digest(folder)
     (folder / "rawdata").mkdir()
     (folder / "rawdata" / "t10k.gz").write_bytes(b"raw")
-    assert content_hashes.digest(folder) == before
+    assert layouts.digest(folder) == before
     _, files = user_files.take(str(folder))
     (tmp_path / "run").mkdir()
     user_copies.keep(files, tmp_path / "run")
     copy = tmp_path / "run" / "own" / "MNIST"
-    assert not (copy / "rawdata").exists() and content_hashes.digest(copy) == before
+    assert not (copy / "rawdata").exists() and layouts.digest(copy) == before
 
 
 class Harm:

@@ -15,9 +15,9 @@ from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.data.dataset import Dataset
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import initial_weights, partitioning, pretrained
+from fedtune.experiment import initial_weights, partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenario import BODIES, Scenario
 from fedtune.experiment.scenarios import SCENARIOS, find
 from fedtune.nn import architectures
 from fedtune.tuning.options.options import ExperimentOptions
@@ -77,8 +77,8 @@ def test_keep_classes_leaves_out_what_comes_after() -> None:
         ({"keep_classes": 1}, "keep_classes must be 2 to the 10 classes there are, or 0 for all, but got 1"),
         ({"keep_classes": -1}, "keep_classes must be 2 to the 10 classes there are"),
         ({"keep_classes": 8, "skip_classes": 3}, "keep_classes must be 2 to the 7 classes there are"),
-        ({"keep_classes": 3}, "ways must be at most the 3 classes that keep_classes leaves of digits, but got 4"),
-        ({"keep_classes": 3, "skip_classes": 1}, "the 3 classes that skip_classes and keep_classes leave of digits"),
+        ({"keep_classes": 3}, "ways must be at most the 3 classes of digits that are in use, but got 4"),
+        ({"keep_classes": 3, "skip_classes": 1}, "the 3 classes of digits that are in use"),
         ({"pretrained": "fmnist-first"}, "unknown pretrained body 'fmnist-first': did you mean 'fmnist-first5'"),
     ],
 )
@@ -89,9 +89,9 @@ def test_what_cannot_be_is_refused(change: dict[str, object], message: str) -> N
 
 def test_the_body_is_what_its_scenario_trains() -> None:
     """Its file never changes: another body would need another name."""
-    file = pretrained.FOLDER / f"{BODY}.pt"
-    assert pretrained.names() == (BODY,)
-    assert hashlib.sha256(pretrained.content(BODY)).hexdigest() == SHA256
+    file = BODIES[BODY]
+    assert [*BODIES] == [BODY]
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == SHA256
     kept = torch.load(file, weights_only=True)
     of = kept["experiment"]
     assert (of["algorithm"], of["seed"], kept["config"], of["pinned"]) == ("fedavg", 0, {}, {})

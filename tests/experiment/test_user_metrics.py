@@ -133,29 +133,20 @@ def experiment(*metrics: str, **options: Any) -> Experiment:
     return ExperimentOptions(algo="fedavg", metric=metrics, **options).experiment()
 
 
-@pytest.mark.parametrize("body", WRONG)
-def test_a_function_that_is_no_metric_is_refused_with_its_place(body: str, tmp_path: Path) -> None:
-    file = written(tmp_path, f"def mine(scores, y): {body}\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((f"def mine(scores, y): {body}\n", f"{{}}/{said}") for body, said in WRONG.items()),
+        *((text, said.replace("{}", "{}/mine.py")) for text, said in REFUSED.items()),
+        *((text, " for the same rows; let it keep nothing") for text in KEEPING.values()),
+    ],
+)
+def test_what_is_no_metric_or_gives_the_same_rows_another_number_is_refused(
+    text: str, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError) as error:
-        experiment(f"{file}:mine")
-    assert WRONG[body] in str(error.value) and str(tmp_path) in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_a_file_that_holds_no_metric_is_refused(text: str, tmp_path: Path) -> None:
-    file = written(tmp_path, text)
-    with pytest.raises(UserError) as error:
-        experiment(f"{file}:mine")
-    assert REFUSED[text].format(file) in str(error.value) and len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("what", KEEPING)
-def test_a_function_that_gives_the_same_rows_another_number_is_refused(what: str, tmp_path: Path) -> None:
-    file = written(tmp_path, KEEPING[what])
-    with pytest.raises(UserError, match=r"returns [\d.]+ and later [-\d.]+ for the same rows; let it keep") as error:
-        experiment(f"{file}:mine")
-    assert len(str(error.value).splitlines()) == 1
+        experiment(f"{written(tmp_path, text)}:mine")
+    assert said.format(tmp_path) in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
 def test_what_a_function_keeps_does_not_matter_where_no_number_depends_on_it(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_model_that_takes_one_kind_of_rows_only_says_what_they_are(
         with pytest.raises(UserError, match="--x-as"):
             taken("digits-shards", fields)
         return
-    scenario = taken("digits-shards", fields).scenario
+    scenario, *_ = taken("digits-shards", fields)
     assert scenario.x_as == kind and f"x of x.npz is taken as {kind} (--x-as)" in notes(scenario)
 
 
@@ -200,5 +200,5 @@ def test_owners_whose_classes_are_all_skipped_are_no_clients(fields: dict, clien
     y = np.repeat(np.arange(5), 30)
     owner = np.where(np.arange(150) % 10 == 0, 5, y)
     np.savez(tmp_path / "skip.npz", x=np.zeros((150, 2), np.float32), y=y, owner=owner)
-    found = taken("digits-shards", {"dataset": str(tmp_path / "skip.npz"), **fields}).scenario
+    found = taken("digits-shards", {"dataset": str(tmp_path / "skip.npz"), **fields})[0]
     assert found.clients == clients

@@ -133,6 +133,7 @@ def test_many_names_are_the_nearest_three_and_where_to_see_all() -> None:
     line = str(unknown("scenario", "scenario-number-7", names, "fedtune list"))
     assert line.endswith("; fedtune list shows all 300") and len(line) < 250 and line.count("scenario-number-") == 5
     assert str(unknown("kind", "c", ["a", "b"])) == "unknown kind 'c': known are a, b"
+    assert str(unknown("kind", "aa", {"b": 1, "a": 2})) == "unknown kind 'aa': did you mean 'a'? known are a, b"
     assert len(str(unknown("scenario", "x" * 10**6, names))) < 400
 
 

@@ -50,7 +50,7 @@ def test_an_error_is_a_line_with_its_place_and_their_traceback_below_it(body, tm
     f = function(tmp_path, body)
 
     def attributed(argv=None):
-        with user_errors.attribute_errors():
+        with user_errors.reported():
             f()
 
     def calling(argv=None):
@@ -103,7 +103,7 @@ def test_ctrl_c_is_not_theirs_though_it_hits_a_line_of_theirs(tmp_path, capsys):
     f = function(tmp_path, "import signal; signal.raise_signal(signal.SIGALRM)")
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
-        for call in (lambda argv=None: f(), lambda argv=None: _in(user_errors.attribute_errors(), f)):
+        for call in (lambda argv=None: f(), lambda argv=None: _in(user_errors.reported(), f)):
             assert guarded(call)([]) == 130
             assert capsys.readouterr().err == "interrupted\n"
     finally:
@@ -117,7 +117,7 @@ def _in(context, f):
 
 def test_what_is_ours_is_ours():
     with pytest.raises(StopIteration):
-        with user_errors.attribute_errors():
+        with user_errors.reported():
             next(iter(()))
     with pytest.raises(SystemExit):
         with user_errors.reported("x"):
@@ -134,6 +134,6 @@ def test_a_stack_moves_no_cursor(tmp_path):
 
 def test_what_they_print_is_not_a_result(tmp_path, capsys):
     f = function(tmp_path, "print('loud')")
-    with user_errors.attribute_errors():
+    with user_errors.reported():
         f()
     assert capsys.readouterr() == ("", "loud\n")

@@ -12,7 +12,7 @@ import pytest
 from support.user_algorithms import as_in_another_process
 
 from fedtune.core.errors import UserError
-from fedtune.user_code import references, user_errors, user_files
+from fedtune.user_code import references, user_files
 
 
 @pytest.fixture(autouse=True)
@@ -310,18 +310,6 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest(tmp_path):
     path = write(tmp_path, some="import os\ndef variant(): pass")
     with pytest.raises(UserError, match="did you mean 'variant'"):
         user_files.load(user_files.take(f"{path}:varient")[0], "model")
-
-
-def test_the_place_of_an_error_is_that_of_the_users_line(tmp_path):
-    path = write(tmp_path, deep="def f(g):\n    return g()")
-    f = user_files.load(user_files.take(f"{path}:f")[0], "model")
-    with pytest.raises(TypeError) as error:
-        f(lambda: len(3))
-    assert user_errors.describe(error.value).startswith(f"{path}:2: TypeError: ")
-    assert user_errors.place(ValueError()) is None
-    with pytest.raises(UserError, match=f"the model deep.py:f failed: {path}:2: TypeError"):
-        with user_files.calling("deep.py:f", "model"):
-            f(lambda: len(3))
 
 
 def test_neither_torch_nor_ray_is_loaded_for_it():

@@ -104,8 +104,8 @@ class ComparisonPlan:
         of_engine = (p for p in self.plans.values() if isinstance(p.workload, Experiment))
         if p := next(of_engine, None):
             experiment = built_in(p.workload, "a scenario")
-            preset, scenario = experiment.preset, dataclasses.asdict(experiment.as_given)
-            return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": preset}
+            scenario = dataclasses.asdict(dataclasses.replace(experiment, preset="").resolve({})[1])  # as it was given
+            return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": experiment.preset}
         return {}
 
     def to_record(self) -> dict[str, Any]:
