@@ -1,7 +1,5 @@
 """What the server of forks has imported ahead is what a process would have imported itself (support/forked/ours.py)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

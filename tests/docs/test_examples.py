@@ -1,7 +1,5 @@
 """The examples in docstrings of public names give what they say; `runs/NAME` and its like are our example runs."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Pages read well: short sentences, pictures that are there and are described, and links and words are right."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

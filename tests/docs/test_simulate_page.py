@@ -1,7 +1,5 @@
 """Figures of the page on simulated searches are those of the kept tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

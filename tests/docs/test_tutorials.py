@@ -1,7 +1,5 @@
 """Each tutorial runs from top to bottom, with fewer trials than a reader has, and gives what it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

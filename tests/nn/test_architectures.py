@@ -1,7 +1,5 @@
 """Sizes and shapes of the networks, and that building one touches nothing else."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.numbers import TIGHT, randn

@@ -1,7 +1,5 @@
 """The nets that people use equal PyTorch's and torchvision's, have the papers' sizes, and refuse what does not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rounds by hand: steps of plain SGD on PyTorch's own layers, means of models, and what clients then score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Steps of nets that teach one another, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Small generators and heads, as PyTorch's own layers, and their cross-entropies row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests share: tiny federations made by hand, runs in float64, and what their clients draw and hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -3,8 +3,6 @@
 Each halves what it computes, or a gradient, in its first calls in training.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import warnings

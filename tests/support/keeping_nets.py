@@ -1,7 +1,5 @@
 """Models that keep something from one call to the next where no client has it as its own, each in another way."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import random

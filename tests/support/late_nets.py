@@ -1,7 +1,5 @@
 """More models that remember: late, rarely, in other places; a few only seem to."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

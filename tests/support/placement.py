@@ -13,8 +13,6 @@ the faults, too, as an engine with a second way may catch it.
 Not seen: kernels that CUDA lacks, its rounding, streams, memory, speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Models as a user's file has them, for tests: they draw, branch, read numbers out of tensors, take tokens."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """CCVR: the moments and the calibrated head by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

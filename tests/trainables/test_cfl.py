@@ -1,7 +1,5 @@
 """CFL: clients of two tasks part, and each half is FedAvg of its own; rounds by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering

@@ -1,7 +1,5 @@
 """DBE: rounds of two clients by hand, the running mean and the offsets; what is sent."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import mean_accuracy

@@ -1,7 +1,5 @@
 """FedAdam and FedAvgM: the server's rules by numpy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedAS: alignment and Fisher information by hand."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """FedAvg: the mean by hand, counters included."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FedBABU: a body under a head that stands still, tuned before scoring."""
 
-from __future__ import annotations
-
 from support.by_hand import step
 from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
 from support.numbers import TIGHT, assert_same_numbers, copied

@@ -1,7 +1,5 @@
 """FedBN: BatchNorm stays, whole; a round by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_own, step

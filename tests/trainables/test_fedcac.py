@@ -1,7 +1,5 @@
 """FedCAC: rounds by loops; what is sent."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Any
 

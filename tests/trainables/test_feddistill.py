@@ -1,7 +1,5 @@
 """FedDistill: the targets (whose, of which round), the loss and the ledger by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

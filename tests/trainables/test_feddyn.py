@@ -1,7 +1,5 @@
 """FedDyn: a first step is FedAvg's, and a server that goes on by it; rounds by hand; where it rests the loss does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import mean_accuracy

@@ -1,7 +1,5 @@
 """FedEnsemble: the prediction is the mean of the uploaded models' scores, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

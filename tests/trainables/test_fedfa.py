@@ -1,7 +1,5 @@
 """FedFA: its two steps with torch.optim, the anchors' start, moves and mean by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """FedFomo: candidates, weights and mixtures by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_own, sgd_step

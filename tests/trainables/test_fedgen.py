@@ -1,7 +1,5 @@
 """FedGen: the client's loss and the generator's training by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FedGenP: the conflict of a generator, its bound, its training and its end, by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -59,9 +57,6 @@ def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: a[n] - b[n] for n in a}
 
 
-# -------------------------------------------------------------------------------------------- the variational head
-
-
 @pytest.mark.parametrize("rectify", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_features_are_the_mean_plus_deviation_times_noise(training: bool, rectify: bool) -> None:
@@ -80,9 +75,6 @@ def test_the_logarithm_of_the_variance_stays_within_bounds() -> None:
     free = module(net).eval()(inputs(NOISE, Y)).detach()[:, D:]
     assert free.min() < -8 and free.max() > 4
     assert_close(logvar, torch.as_tensor(np.minimum(np.maximum(free.numpy(), -8), 4)), **TIGHT)
-
-
-# -------------------------------------------------------------------------------------------------- the conflict
 
 
 @pytest.mark.parametrize("k", [0, 2])
@@ -167,9 +159,6 @@ def test_the_minus_is_a_gradient_reversal_before_the_clients_head(k: int, beta: 
         assert got[name].abs().max() > 1e-4
 
 
-# --------------------------------------------------------------------------------------------------- the client
-
-
 @pytest.mark.parametrize("t", first([100, 0, 1], 2))
 def test_the_weights_decay_by_the_round_and_round_zero_has_none(t: int) -> None:
     values = {}
@@ -204,9 +193,6 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing() -> None:
     loss = loss + 2 * F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
     for a, b in zip(got, torch.autograd.grad(loss, list(leaves.values())), strict=True):
         assert_close(a, b, **TIGHT)
-
-
-# --------------------------------------------------------------------------------------------------- the server
 
 
 @pytest.mark.parametrize(
@@ -296,9 +282,6 @@ def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg()
     without = down | {"generator": {n: t._replace(present=torch.tensor(False)) for n, t in down["generator"].items()}}
     assert_close(alg.loss_at(1, m, batch, without), F.cross_entropy(m.head(m.body(batch.x)), batch.y), **TIGHT)
     assert alg.loss_at(1, m, batch, down) != alg.loss_at(1, m, batch, without)
-
-
-# ------------------------------------------------------------------------------------------------------- the end
 
 
 def stop(patience: int, accuracy: Any, rounds: int = 100) -> int:

@@ -1,7 +1,5 @@
 """FedGH: on features of one row each it is a step of FedAvg; the server's epochs by numpy; what is sent."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.by_hand import mean_accuracy

@@ -1,7 +1,5 @@
 """FedHKD: the loss, what is told with how much noise, and the means, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedKD: what is sent and when; the losses, the clipping and a whole round by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -39,8 +37,6 @@ def with_spectrum(squares: list[float], rows: int, columns: int, seed: int = 0) 
     u, v = (torch.linalg.qr(randn(n, k, seed=seed + i))[0] for i, n in enumerate((rows, columns)))
     return u * torch.tensor(squares, dtype=torch.float64).sqrt() @ v.T
 
-
-# ---------------------------------------------------------------------------------------------------- the wire
 
 SPECTRUM = [50.0, 30.0, 15.0, 5.0]  # shares 0.5, 0.8, 0.95, 1
 
@@ -151,17 +147,11 @@ def test_a_decomposition_that_does_not_converge_ends_as_diverged(monkeypatch: py
         play(sim, 1)
 
 
-# -------------------------------------------------------------------------------------------------- the schedule
-
-
 def test_the_energy_rises_in_a_line_to_its_end_in_the_last_round() -> None:
     alg = FedKD(energy_start=0.6, energy_end=0.9)
     got = [alg.energy(torch.tensor([t, 3])).item() for t in (1, 2, 3)]
     assert_close(got, [0.7, 0.8, 0.9], **TIGHT)
     assert all(FedKD(**ALL).energy(torch.tensor([t, 7])) == 1 for t in range(8))
-
-
-# ------------------------------------------------------------------------------------------------ the limit case
 
 
 @pytest.mark.parametrize("model", first(["cnn8", "fedgen-cnn"], 1))
@@ -191,9 +181,6 @@ def test_at_full_energy_the_server_has_the_plain_mean_of_the_very_mentees() -> N
         assert_close(
             t.double(), group[f"mentee.{n}"].double().mean(0), rtol=0, atol=1e-12 if t.is_floating_point() else 0.5
         )
-
-
-# ---------------------------------------------------------------------------------------------------- the losses
 
 
 def losses(
@@ -261,9 +248,6 @@ def test_where_both_nets_are_certain_nothing_divides_by_zero() -> None:
     assert sim.setup.algorithm.loss(Model(group.net, sure), Batch(x, torch.full_like(y, 2), {}), {}) == 0
 
 
-# ------------------------------------------------------------------------------------------------------- a round
-
-
 def compressed(net: dict[str, Tensor], energy: float) -> dict[str, Tensor]:
     """By numpy."""
     out = {}
@@ -309,9 +293,6 @@ def test_two_rounds_by_hand(executor: str, scenario: Scenario, coupled: bool) ->
             assert_close_numbers(dict(own.state_dict()), want[k][0])
             assert_close_numbers(dict(mentee.state_dict()), want[k][1])
             assert_close(w.detach(), want[k][2], **TIGHT)
-
-
-# ----------------------------------------------------------------------------------------- what is common, and scored
 
 
 @pytest.mark.parametrize(("mentee", "want"), [("", "mlp"), ("cnn8-wide", "cnn8-wide")])

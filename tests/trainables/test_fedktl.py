@@ -1,7 +1,5 @@
 """FedKTL: Local training of a net with a fixed equiangular head at μ = 0; rounds by hand; pictures and what is sent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """FedMRL: Local where the projection lets own features through; rounds of two clients by hand; what is sent."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FedNova: rounds by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.helpers import DIGITS, client_draws, client_net, play, random_federation, record_uploads, simulate

@@ -1,7 +1,5 @@
 """FedPA: schedules, pull, push and prototypes by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -36,9 +34,6 @@ def two() -> Any:
 def filled() -> Ragged:
     """Prototypes of three classes; the absent one is far off, so that reading it would show."""
     return Ragged(torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), SEEN)
-
-
-# ------------------------------------------------------------------------------------------------- what is sent
 
 
 ALL = {"shared", "generator", "labels", "protos"}
@@ -83,9 +78,6 @@ def test_without_generated_features_the_push_changes_nothing(lam_po: float) -> N
     assert_same_numbers(flat(a.state.server), flat(b.state.server))
 
 
-# ---------------------------------------------------------------------------------------------------- schedules
-
-
 def test_the_pull_falls_to_its_floor_in_round_174_as_the_paper_counts() -> None:
     alg = FedPA()
     for t in (0, 1, 100, 173):
@@ -119,9 +111,6 @@ def test_every_weight_decays_by_its_own_factor(t: int, monkeypatch: pytest.Monke
     fid, div, ad = values[0] / 2, (values[1] - values[0]) / 3, (values[2] - values[1]) / 0.5
     want = later["gamma_fid"] * fid + later["gamma_div"] * div + later["gamma_ad"] * ad
     assert_close(got(*POINT), want, **TIGHT)
-
-
-# -------------------------------------------------------------------------------------------------- the client
 
 
 def model() -> tuple[Any, Model, Tensor, Tensor]:
@@ -161,9 +150,6 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
         return F.cross_entropy(net.head(z), y) + 2.7 * F.cross_entropy(made, told) + 1.8 * pull
 
     assert_one_step(sim, loss)
-
-
-# --------------------------------------------------------------------------------------------------- prototypes
 
 
 # ------------------------------------------------------------------------------------------------ the generator

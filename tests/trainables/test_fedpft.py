@@ -1,7 +1,5 @@
 """FedPFT: one Gaussian a class in closed form; mixtures go up once; the head is fitted to draws; bodies stand still."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import step

@@ -1,7 +1,5 @@
 """FedProto: prototypes are means over rows, the loss and the nearest prototype by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """FedRep: the head first, on a body that stands still; then the body under a head that stands still."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

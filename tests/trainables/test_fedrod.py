@@ -1,7 +1,5 @@
 """FedRoD: both heads by hand, linear or made by a hypernetwork."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """FedSA: anchors (start, margins, moves), the three terms, what is sent, and the three ways to predict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedSAM: steps of SGD and momentum by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import slope

@@ -1,7 +1,5 @@
 """FedTGP: margin, server training and start by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FeSEM: the E and the M step, the first centres and whole rounds by hand."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FML: without mutual learning it is Local beside FedAvg of the meme; the losses, the clipping and the mean by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GFPL: the frame, the losses by hand, when events happen, what they send, and what they move."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -43,9 +41,6 @@ def test_the_ablation_without_the_dual_classifier_has_neither_projection_nor_fra
     for dcs, parts in ((True, {"body", "head", "proj", "etf"}), (False, {"body", "head"})):
         tensors = simulate("gfpl", dcs=dcs).state.groups[0].tensors
         assert {n.split(".")[0] for n in tensors} == parts
-
-
-# ---------------------------------------------------------------------------------------- frame and losses
 
 
 @pytest.mark.parametrize("width", [0, 9, 30])
@@ -95,9 +90,6 @@ def test_the_dual_loss_by_hand() -> None:
         assert_close(ways[name].numpy(), want, **TIGHT)
     assert [list(GFPL(predictor=w).predict(m, x, {}))[0] for w in ways] == list(ways) == ["classifier", "etf", "sum"]
     assert list(GFPL(predictor="etf", dcs=False).predict(m, x, {})) == ["classifier"]
-
-
-# --------------------------------------------------------------------------------------------------- events
 
 
 @pytest.mark.parametrize(
@@ -183,9 +175,6 @@ def test_all_fused_is_the_moments_of_the_pooled_rows_and_weights_add_to_one() ->
             assert_close(got.variances[c, 0], w @ (v + (mu - mean) ** 2), **TIGHT)
 
 
-# ----------------------------------------------------------------------------------------- pseudo-features
-
-
 def pool(present: list[int], r: int = 50, **config: Any) -> tuple[Any, Ragged]:
     """Draws from mixtures with present[c] components of class c, component j of class c near 100 c + 10 j."""
     width = max(present)
@@ -241,9 +230,6 @@ def test_retraining_passes_over_all_pseudo_features_drawn_anew_each_time(monkeyp
     real = [p.x[p.rows[0, :18]] for p in pools]
     assert not torch.equal(real[0], real[1]) and not torch.equal(real[1], real[2])
     assert not torch.equal(pools[0].x[pools[0].rows[0, :18]], pools[0].x[pools[0].rows[1, :18]])  # a client's own draws
-
-
-# ---------------------------------------------------------------------------------------------- retraining
 
 
 def moved_by_retraining(order: str, config: dict, rounds: int, model: str = "mlp", executor: str = "stack") -> set[str]:

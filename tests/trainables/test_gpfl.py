@@ -1,7 +1,5 @@
 """GPFL: rounds of two clients by hand; scores, and what is sent."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FedPer, LG-FedAvg and Local: what is everybody's, and what stays one's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 What a limit needs besides, as a start of its own, is with the algorithm's other tests.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

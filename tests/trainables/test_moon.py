@@ -1,7 +1,5 @@
 """MOON: three rounds by hand."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Per-FedAvg: both orders by hand, and the Hessian by differentiating twice."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import slope

@@ -1,7 +1,5 @@
 """What clients tell of classes: of which rows and which model, how the server averages it, and what it keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

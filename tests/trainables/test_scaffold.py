@@ -1,7 +1,5 @@
 """SCAFFOLD: rounds by hand; it comes to rest where the clients' mean loss does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.helpers import BATCHNORM, DIGITS, client_draws, client_net, play, random_federation, simulate

@@ -6,8 +6,6 @@ them that comes twice there is one more process, an importer, that has imported 
 node's too and are seldom alone there, from the first on.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json
