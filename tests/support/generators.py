@@ -38,6 +38,12 @@ def as_net(whole: nn.Sequential) -> dict[str, Tensor]:
     return {f"{names[n.split('.')[0]]}.{n.split('.')[1]}": t for n, t in state.items()}
 
 
+def slopes(whole: nn.Sequential) -> dict[str, Tensor]:
+    """The gradients of what is trained, by the net's names, after `backward`."""
+    names = ("in.weight", "norm.weight", "norm.bias", "out.weight", "out.bias")
+    return {n: whole.get_parameter(f"{SHIFTS[n.split('.')[0]]}.{n.split('.')[1]}").grad for n in names}
+
+
 def inputs(noise: Tensor, y: Tensor, classes: int = C) -> Tensor:
     return torch.cat([noise, torch.eye(classes, dtype=torch.float64)[y]], 1)
 

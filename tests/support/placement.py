@@ -73,25 +73,9 @@ def kind(device: Any) -> str:
 MADE = {
     getattr(torch, name)
     for name in (
-        "arange",
-        "empty",
-        "eye",
-        "from_numpy",
-        "frombuffer",
-        "full",
-        "hann_window",
-        "linspace",
-        "logspace",
-        "ones",
-        "rand",
-        "randint",
-        "randn",
-        "randperm",
-        "tensor",
-        "tril_indices",
-        "triu_indices",
-        "zeros",
-    )
+        "arange empty eye from_numpy frombuffer full hann_window linspace logspace ones rand randint randn randperm "
+        "tensor tril_indices triu_indices zeros"
+    ).split()
 }
 TAKEN = {torch.as_tensor, torch.asarray}  # a tensor stays what it is, or moves
 INDEXED = {"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}

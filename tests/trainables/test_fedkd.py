@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import mean_accuracy
-from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
+from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, nets_of, part_of, stepped
 from support.helpers import DIGITS, next_task, own_rows, play, random_federation, simulate
 from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, flat, randn
 from support.rows import first
@@ -208,12 +208,8 @@ def gradients(
 
 def three(sim: Simulation, k: int) -> tuple[architectures.Net, architectures.Net, Tensor]:
     """Client k's own net, mentee and W, as it has them."""
-    task, group = sim.setup.task, next(g for g in sim.state.groups if k in g.ids.tolist())
-    tensors = {n: t[group.ids.tolist().index(k)] for n, t in group.tensors.items()}
-    names = task.models[k % len(task.models)], sim.setup.algorithm.mentee or task.models[0]  # type: ignore[attr-defined]
-    own, mentee = (architectures.build(n, task.shape, task.classes, task.features) for n in names)
-    w = tensors["align.weight"].clone().requires_grad_()
-    return part_of(own, tensors), part_of(mentee, tensors, "mentee."), w
+    own, mentee, tensors = nets_of(sim, k, "mentee")
+    return own, mentee, tensors["align.weight"].clone().requires_grad_()
 
 
 @pytest.mark.parametrize("over", ["rows", "elements"])

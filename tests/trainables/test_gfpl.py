@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.by_hand import step
-from support.helpers import DIGITS, EARLY, own_rows, play, random_federation, record_uploads, simulate
+from support.by_hand import cross_entropy, first_client, head_on, step
+from support.helpers import DIGITS, EARLY, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, assert_same_numbers, copied, numbers, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import DOWN, UP, Batch, Model, Phase, Ragged, Task
+from fedtune.experiment.algorithm import DOWN, UP, Batch, Phase, Ragged, Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.mixtures import Mixtures
 from fedtune.trainables.gfpl import GFPL, pack, unpack
@@ -26,11 +26,6 @@ EVENTFUL = EARLY["gfpl"]
 
 def data(sizes: tuple[int, ...] = (24, 17, 9)) -> Any:
     return random_federation(sizes, HELD)
-
-
-def client(sim: Any, k: int = 0) -> Model:
-    group = sim.state.groups[0]
-    return Model(group.net, {n: t[k] for n, t in group.tensors.items()})
 
 
 def rows_of(name: str, state: engine.State) -> dict[str, Tensor]:
@@ -69,10 +64,10 @@ def test_the_frame_never_moves() -> None:
 
 def test_the_dual_loss_by_hand() -> None:
     sim = simulate("gfpl", DIGITS, data())
-    m, (x, y) = client(sim), own_rows(sim, 0)
+    m, x, y = first_client(sim)
     f, label = m.body(x).numpy(), y.numpy()
-    logits = f @ m["head.weight"].numpy().T + m["head.bias"].numpy()
-    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
+    logits = head_on(m, f)
+    ce = cross_entropy(logits, label)
     h = f @ m["proj.weight"].numpy().T + m["proj.bias"].numpy()
     h /= np.linalg.norm(h, axis=1, keepdims=True)
     dots = (h * m["etf.columns"].numpy().T[label]).sum(1)
@@ -119,9 +114,9 @@ def test_events_are_the_multiples_of_s_t_from_t1_on(start: int, every: int, roun
 
 
 @pytest.mark.parametrize("threshold", [0.1, 300.0])
-def test_an_event_costs_exactly_what_the_paper_counts(threshold: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_costs_exactly_what_the_paper_counts(threshold: float) -> None:
     sim = simulate("gfpl", DIGITS, data((44, 17, 9)), **(EVENTFUL | {"threshold": threshold, "components": 4}))
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     quiet, event = play(sim, 2)
     assert quiet["up_bytes"] == quiet["down_bytes"] == 0 and "fusion_ratio" not in quiet
     (up,) = seen
