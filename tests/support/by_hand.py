@@ -38,7 +38,9 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
-def descend(net: nn.Module, part: nn.Module, rows: tuple[Tensor, Tensor], steps: int, lr: float, momentum: float = 0.0):
+def descend(
+    net: nn.Module, part: nn.Module, rows: tuple[Tensor, Tensor], steps: int, lr: float, momentum: float = 0.0
+) -> None:
     """Steps of PyTorch's SGD of a part of the net, each on all rows: where B = n they are a client's own."""
     optimizer = torch.optim.SGD(part.parameters(), lr=lr, momentum=momentum)
     for _ in range(steps):
