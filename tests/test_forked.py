@@ -1,11 +1,11 @@
 """What the server of forks has imported ahead is what a process would have imported itself (support/forked/ours.py)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 FORKED = ROOT / "tests" / "support" / "forked"
@@ -23,61 +23,54 @@ sys.path[0] = PLACE
 """
 
 
-def run(place: Path, code: str) -> None:
+SAME = """
+import fedtune.core.metrics
+assert {name: sys.modules[name] for name in there} == there and fedtune is there['fedtune']
+assert fedtune.core.metrics is there['fedtune.core.metrics']
+assert fedtune.__spec__.loader.get_source('fedtune')
+for name in there: del sys.modules[name]
+assert importlib.import_module('fedtune.core.metrics') is not there['fedtune.core.metrics']
+"""
+LATER = """
+class Installed:
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.PathFinder.find_spec(name, path or [PLACE])
+sys.path[:] = [place for place in sys.path if place not in (PLACE, '')]
+sys.meta_path.append(Installed())
+ahead.load(('fedtune.core.trees',))
+assert 'fedtune.core.trees' in ahead.modules and there.items() <= ahead.modules.items()
+"""
+OTHER = """
+from fedtune.core import metrics
+assert metrics is not there['fedtune.core.metrics'] and metrics.__file__.startswith(PLACE)
+assert sys.modules['fedtune'].__file__.startswith(PLACE)
+"""
+CHECKPOINT = """
+import torch
+sys.path[0] = ROOT
+ahead.load(('fedtune.core.trees',))
+sys.path[0] = PLACE
+before = ahead.modules['fedtune.core.trees'].Ragged
+torch.serialization.add_safe_globals([runpy.run_path])
+from fedtune.core.trees import Ragged
+assert Ragged is not before
+known = torch.serialization.get_safe_globals()
+assert {Ragged, runpy.run_path} <= {*known} and before not in known
+"""
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "code"),
+    [(False, SAME), (False, LATER), (True, OTHER), (True, CHECKPOINT)],
+    ids=["the same file, once", "later, however installed", "from another place", "checkpoints of two"],
+)
+def test_whoever_imports_fedtune_gets_what_it_would_have_imported_itself(
+    elsewhere: bool, code: str, tmp_path: Path
+) -> None:
+    if elsewhere:
+        shutil.copytree(ROOT / "fedtune" / "core", tmp_path / "fedtune" / "core")
+        shutil.copy(ROOT / "fedtune" / "__init__.py", tmp_path / "fedtune")
+    place = tmp_path if elsewhere else ROOT
     given = f"ROOT, FORKED, PLACE = {str(ROOT)!r}, {str(FORKED)!r}, {str(place)!r}\n"
     done = subprocess.run([sys.executable, "-c", given + SCRIPT + code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-
-
-def test_whoever_imports_the_same_file_gets_all_of_it_once() -> None:
-    run(
-        ROOT,
-        "import fedtune.core.metrics\n"
-        "assert {name: sys.modules[name] for name in there} == there and fedtune is there['fedtune']\n"
-        "assert fedtune.core.metrics is there['fedtune.core.metrics']\n"
-        "assert fedtune.__spec__.loader.get_source('fedtune')\n"
-        "for name in there: del sys.modules[name]\n"
-        "assert importlib.import_module('fedtune.core.metrics') is not there['fedtune.core.metrics']\n",
-    )
-
-
-def test_what_is_imported_ahead_later_is_imported_beside_the_rest_however_fedtune_is_installed() -> None:
-    run(
-        ROOT,
-        "class Installed:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        return importlib.machinery.PathFinder.find_spec(name, path or [PLACE])\n"
-        "sys.path[:] = [place for place in sys.path if place not in (PLACE, '')]\n"
-        "sys.meta_path.append(Installed())\n"
-        "ahead.load(('fedtune.core.trees',))\n"
-        "assert 'fedtune.core.trees' in ahead.modules and there.items() <= ahead.modules.items()\n",
-    )
-
-
-def test_whoever_has_fedtune_from_another_place_gets_that(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "fedtune" / "core", tmp_path / "fedtune" / "core")
-    shutil.copy(ROOT / "fedtune" / "__init__.py", tmp_path / "fedtune")
-    run(
-        tmp_path,
-        "from fedtune.core import metrics\n"
-        "assert metrics is not there['fedtune.core.metrics'] and metrics.__file__.startswith(PLACE)\n"
-        "assert sys.modules['fedtune'].__file__.startswith(PLACE)\n",
-    )
-
-
-def test_of_two_fedtunes_a_checkpoint_is_the_later_ones(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "fedtune" / "core", tmp_path / "fedtune" / "core")
-    shutil.copy(ROOT / "fedtune" / "__init__.py", tmp_path / "fedtune")
-    run(
-        tmp_path,
-        "import torch\n"
-        "sys.path[0] = ROOT\n"
-        "ahead.load(('fedtune.core.trees',))\n"
-        "sys.path[0] = PLACE\n"
-        "before = ahead.modules['fedtune.core.trees'].Ragged\n"
-        "torch.serialization.add_safe_globals([runpy.run_path])\n"
-        "from fedtune.core.trees import Ragged\n"
-        "assert Ragged is not before\n"
-        "known = torch.serialization.get_safe_globals()\n"
-        "assert {Ragged, runpy.run_path} <= {*known} and before not in known\n",
-    )

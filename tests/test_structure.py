@@ -45,11 +45,7 @@ def test_what_is_imported_by_name_is_imported_in_the_seams_and_by_dispatch() -> 
     source = HERE.parent / "fedtune"
     files = {str(f.relative_to(source)) for f in source.rglob("*.py") if "import_module(" in f.read_text()}
     dispatch = {"__init__.py", "__main__.py", "commands/completion.py"}
-    assert files == dispatch | {
-        "experiment/registry.py",
-        "programs/flower_child.py",
-        "user_code/user_imports.py",
-    }
+    assert files == dispatch | {"experiment/registry.py", "programs/flower_child.py", "user_code/user_imports.py"}
 
 
 def test_what_shows_runs_imports_nothing_that_trains() -> None:

@@ -1,7 +1,5 @@
 """No test waits for ever (support/time_limit.py)."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -69,6 +69,8 @@ def moderated(differences: Sequence[np.ndarray]) -> list[Spread | None]:
     set alone keeps its own: the test is Student's.
     Differs: the sets have algorithms in common, so the freedom is at most that of all values together, (A − 1)(K − 1).
 
+    >>> import numpy as np
+    >>> from fedtune.core.statistics import moderated
     >>> moderated([np.array([0.0, 2.0, 4.0])])
     [Spread(variance=4.0, freedom=2.0)]
     """

@@ -24,35 +24,40 @@ UNSEEDED = (
 
 def mlp(shape: Shape, features: int) -> nn.Module:
     """One hidden layer: flatten, 128, ReLU, features, ReLU."""
-    return nn.Sequential(nn.Flatten(), Linear(_numel(shape), 128), nn.ReLU(), Linear(128, features), nn.ReLU())
+    return nn.Sequential(
+        nn.Flatten(), Linear(torch.Size(shape).numel(), 128), nn.ReLU(), Linear(128, features), nn.ReLU()
+    )
 
 
-def _convolutions(
-    shape: Shape, widths: tuple[int, ...], kernel: int, after: tuple[Callable[[int], nn.Module], ...], **how: int
+_AFTER: dict[str, Callable[[int], nn.Module]] = {  # by its name, made for a convolution's width
+    "norm": nn.BatchNorm2d,
+    "relu": lambda _: nn.ReLU(),
+    "pool": lambda _: MaxPool2x2(),
+}
+
+
+def _cnn(
+    shape: Shape, features: int, widths: tuple[int, ...], kernel: int, after: str, relu: bool = True, **how: int
 ) -> nn.Sequential:
-    """Convolutions of these widths, after each what is made for it from its width; flattened.  how: as in nn.Conv2d."""
+    """Convolutions of these widths, after each what is named; flattened, features, ReLU.  how: as in nn.Conv2d."""
     layers: list[nn.Module] = []
     for inputs, width in pairwise((shape[0], *widths)):
-        layers += [nn.Conv2d(inputs, width, kernel, **how), *(make(width) for make in after)]  # type: ignore[arg-type]
-    return nn.Sequential(*layers, nn.Flatten())
-
-
-def _relu(_: int) -> nn.Module:
-    return nn.ReLU()
-
-
-def _pool(_: int) -> nn.Module:
-    return MaxPool2x2()
+        layers.append(nn.Conv2d(inputs, width, kernel, **how))  # type: ignore[arg-type]
+        layers += [_AFTER[name](width) for name in after.split()]
+    layers.append(nn.Flatten())
+    with torch.no_grad():
+        numbers = nn.Sequential(*layers).eval()(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*layers, Linear(numbers, features), *[nn.ReLU()] * relu)
 
 
 def cnn8(shape: Shape, features: int) -> nn.Module:
     """For 8×8 digits: conv3 16, pool, ReLU, conv3 32, pool, ReLU, features, ReLU."""
-    return _with_features(_convolutions(shape, (16, 32), 3, (_pool, _relu), padding=1), shape, features)
+    return _cnn(shape, features, (16, 32), 3, "pool relu", padding=1)
 
 
 def cnn8_wide(shape: Shape, features: int) -> nn.Module:
     """`cnn8` with twice the channels: conv3 32, pool, ReLU, conv3 64, pool, ReLU, features, ReLU."""
-    return _with_features(_convolutions(shape, (32, 64), 3, (_pool, _relu), padding=1), shape, features)
+    return _cnn(shape, features, (32, 64), 3, "pool relu", padding=1)
 
 
 def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
@@ -61,16 +66,15 @@ def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
     21,840 parameters for 28×28 and ten classes.  Source: FedProto's code (CNNMnist).  Differs: no dropout; theirs drops
     half of the second convolution's channels and of the features, which neither paper mentions.
     """
-    return _with_features(_convolutions(shape, (10, 20), 5, (_pool, _relu)), shape, features)
+    return _cnn(shape, features, (10, 20), 5, "pool relu")
 
 
-def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
+def fedgen_cnn(shape: Shape, features: int) -> nn.Module:
     """The CNN of FedGen and FedPA: conv3/2 6, BatchNorm, ReLU, conv3/2 16, BatchNorm, ReLU, features (32), linear.
 
     26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
     """
-    convolutions = _convolutions(shape, (6, 16), 3, (nn.BatchNorm2d, _relu), stride=2, padding=1)
-    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
+    return _cnn(shape, features, (6, 16), 3, "norm relu", relu=False, stride=2, padding=1)
 
 
 def fedgenp_cnn(shape: Shape, features: int) -> nn.Module:
@@ -78,7 +82,7 @@ def fedgenp_cnn(shape: Shape, features: int) -> nn.Module:
 
     That table's fc(784) is read as the flattened 784 numbers; its batch normalisation is FedGen's.
     """
-    return nn.Sequential(*fedgen_cnn(shape, features), nn.ReLU())
+    return _cnn(shape, features, (6, 16), 3, "norm relu", stride=2, padding=1)
 
 
 def celeba_cnn(shape: Shape, features: int) -> nn.Module:
@@ -87,8 +91,7 @@ def celeba_cnn(shape: Shape, features: int) -> nn.Module:
     25,954 parameters for 3×84×84 and two classes: strides and pools together leave 1×1, so 64 numbers reach the linear
     layer.  No activation after the features.  Source: FedGen's and FedPA's code.
     """
-    convolutions = _convolutions(shape, (16, 32, 64), 3, (nn.BatchNorm2d, _relu, _pool), stride=2, padding=1)
-    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
+    return _cnn(shape, features, (16, 32, 64), 3, "norm relu pool", relu=False, stride=2, padding=1)
 
 
 def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
@@ -96,7 +99,7 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
 
     582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
     """
-    return _with_features(_convolutions(shape, (32, 64), 5, (_relu, _pool)), shape, features)
+    return _cnn(shape, features, (32, 64), 5, "relu pool")
 
 
 def resnet18(shape: Shape, features: int) -> nn.Module:
@@ -113,11 +116,11 @@ def resnet18(shape: Shape, features: int) -> nn.Module:
     return nn.Sequential(net, Linear(512, features), nn.ReLU())
 
 
-def _with_pooled_features(name: str) -> Callable[[Shape, int], nn.Module]:
-    """torchvision's net of this name, not pretrained, its features reduced to D by one-dimensional average pooling.
+def _torchvision(name: str, pooled: bool = False) -> Callable[[Shape, int], nn.Module]:
+    """torchvision's net of this name without its last linear layer, not pretrained.
 
-    Source: HtFLlib's families.  Differs: PyTorch's default initialisation for GoogLeNet, and no dropout before its
-    last layer.
+    Differs: no dropout and no stochastic depth, and PyTorch's default initialisation for GoogLeNet.  Another D is made
+    by a linear layer and ReLU, or, pooled, by one-dimensional average pooling, as in HtFLlib's families.
     """
 
     def body(shape: Shape, features: int) -> nn.Module:
@@ -128,30 +131,14 @@ def _with_pooled_features(name: str) -> Callable[[Shape, int], nn.Module]:
         else:
             plain = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
             net = getattr(models, name)(weights=None, **plain)
-        for last in {"dropout", "fc", "classifier"} & dict(net.named_children()).keys():
-            net.set_submodule(last, nn.Identity())
-        _take_channels(net, shape[0])
-        return nn.Sequential(net, nn.AdaptiveAvgPool1d(features))
-
-    return body
-
-
-def _torchvision(name: str) -> Callable[[Shape, int], nn.Module]:
-    """torchvision's net of this name without its last linear layer, not pretrained.
-
-    Differs: no dropout and no stochastic depth.  Another D is made by a linear layer and ReLU.
-    """
-
-    def body(shape: Shape, features: int) -> nn.Module:
-        from fedtune.core.torchvision_import import models
-
-        net = getattr(models, name)(weights=None)
         path, last = [(n, m) for n, m in net.named_modules() if isinstance(m, nn.Linear)][-1]
         net.set_submodule(path, nn.Identity())
         for m in net.modules():
             if isinstance(m, nn.Dropout) or type(m).__name__ == "StochasticDepth":
                 m.p = 0.0
         _take_channels(net, shape[0])
+        if pooled:
+            return nn.Sequential(net, nn.AdaptiveAvgPool1d(features))
         return with_width([net], last.in_features, features)
 
     return body
@@ -179,9 +166,9 @@ BODIES: dict[str, Callable[..., nn.Module]] = {
     "densenet121": _torchvision("densenet121"),
     "efficientnet-b0": _torchvision("efficientnet_b0"),
     "convnext-tiny": _torchvision("convnext_tiny"),
-    "googlenet-pooled": _with_pooled_features("googlenet"),
-    "mobilenet-pooled": _with_pooled_features("mobilenet_v2"),
-    **{f"resnet{n}-pooled": _with_pooled_features(f"resnet{n}") for n in (10, 18, 34, 50, 101, 152)},
+    "googlenet-pooled": _torchvision("googlenet", pooled=True),
+    "mobilenet-pooled": _torchvision("mobilenet_v2", pooled=True),
+    **{f"resnet{n}-pooled": _torchvision(f"resnet{n}", pooled=True) for n in (10, 18, 34, 50, 101, 152)},
 }
 
 
@@ -265,16 +252,3 @@ def require_fit(name: str, net: nn.Module, shape: Shape, dtype: torch.dtype) -> 
 
 def _misfit(name: str, shape: Shape, reason: str, dtype: torch.dtype = torch.float32) -> UserError:
     return UserError(f"model {name!r} does not fit {rows_in_words(shape, dtype)}: {reason}")
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()
-
-
-def _out(net: nn.Module, shape: Shape) -> tuple[int, ...]:
-    with torch.no_grad():
-        return tuple(net.eval()(torch.zeros(1, *shape)).shape[1:])
-
-
-def _with_features(convolutions: nn.Sequential, shape: Shape, features: int) -> nn.Sequential:
-    return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features), nn.ReLU())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -83,39 +82,22 @@ def descend(
 
     optimizer: sgd, plain; or adamw, torch.optim's with its defaults.
     """
-    weight, bias, targets = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
-    move = _AdamW(lr) if optimizer == "adamw" else partial(_sgd, lr=lr)
+    tensors, targets, steps = [weight.clone(), bias.clone()], F.one_hot(y, len(bias)).to(x), 0
+    means, squares = ([torch.zeros_like(t) for t in tensors] for _ in range(2))
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=stream).to(x.device).split(batch):
-            # [B, C], gradient of the logits
-            slope = (F.linear(x[rows], weight, bias).softmax(1) - targets[rows]) / len(rows)
-            move([weight, bias], [slope.T @ x[rows], slope.sum(0)])
-    return weight, bias
-
-
-def _sgd(tensors: list[Tensor], grads: list[Tensor], lr: float) -> None:
-    for tensor, grad in zip(tensors, grads, strict=True):
-        tensor -= lr * grad
-
-
-class _AdamW:
-    """torch.optim.AdamW's steps, without the time that its first use takes (see `engine/optimizers.py`)."""
-
-    def __init__(self, lr: float, decay: float = 0.01) -> None:
-        self.lr, self.decay, self.steps = lr, decay, 0
-        self.means: list[Tensor] = []
-        self.squares: list[Tensor] = []
-
-    def __call__(self, tensors: list[Tensor], grads: list[Tensor]) -> None:
-        if not self.steps:
-            self.means, self.squares = ([torch.zeros_like(t) for t in tensors] for _ in range(2))
-        self.steps += 1
-        for tensor, grad, mean, square in zip(tensors, grads, self.means, self.squares, strict=True):
-            tensor *= 1 - self.lr * self.decay
-            mean.lerp_(grad, 1 - 0.9)
-            square.mul_(0.999).addcmul_(grad, grad, value=1 - 0.999)
-            spread = square.sqrt() / (1 - 0.999**self.steps) ** 0.5 + 1e-8
-            tensor.addcdiv_(mean, spread, value=-self.lr / (1 - 0.9**self.steps))
+            slope = (F.linear(x[rows], *tensors).softmax(1) - targets[rows]) / len(rows)  # of the logits, [B, C]
+            steps += 1
+            for t, grad, mean, square in zip(tensors, (slope.T @ x[rows], slope.sum(0)), means, squares, strict=True):
+                if optimizer == "sgd":
+                    t -= lr * grad
+                    continue
+                t *= 1 - lr * 0.01  # torch.optim's first use takes a second (engine/optimizers.py)
+                mean.lerp_(grad, 1 - 0.9)
+                square.mul_(0.999).addcmul_(grad, grad, value=1 - 0.999)
+                spread = square.sqrt() / (1 - 0.999**steps) ** 0.5 + 1e-8
+                t.addcdiv_(mean, spread, value=-lr / (1 - 0.9**steps))
+    return tensors[0], tensors[1]
 
 
 class Frame(nn.Module):

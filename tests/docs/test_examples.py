@@ -1,7 +1,5 @@
 """The examples in docstrings of public names give what they say; `runs/NAME` and its like are our example runs."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect
@@ -11,35 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULES = (
-    "fedtune.analysis.comparison_plots",
-    "fedtune.analysis.cost_plots",
-    "fedtune.analysis.curve_plots",
-    "fedtune.analysis.hyperparameter_plots",
-    "fedtune.analysis.model_plots",
-    "fedtune.analysis.models",
-    "fedtune.analysis.regret_plots",
-    "fedtune.analysis.rung_plots",
-    "fedtune.analysis.importances",
-    "fedtune.analysis.study_plots",
-    "fedtune.api",
-    "fedtune.training",
-    "fedtune.core.hyper",
-    "fedtune.core.pure",
-    "fedtune.core.trees",
-    "fedtune.experiment.algorithm",
-    "fedtune.experiment.phase",
-    "fedtune.experiment.terms",
-    "fedtune.programs.report",
-    "fedtune.runs.folder",
-    "fedtune.runs.frames",
-    "fedtune.studies.checking",
-    "fedtune.studies.comparison.results",
-    "fedtune.studies.published",
-    "fedtune.tuning.shared",
-    "fedtune.tuning.space",
-    "fedtune.tuning.space_types",
-)
+FILES = [file for top in ("fedtune", "analysis") for file in sorted((ROOT / top).rglob("*.py"))]
+MODULES = [
+    ".".join(["fedtune"] * (file.parts[0] != "fedtune") + [*file.parts])
+    for path in FILES
+    if ">>> " in path.read_text()
+    for file in [path.relative_to(ROOT).with_suffix("")]
+]
 FOUND = {
     test.name: test
     for name in MODULES

@@ -1,7 +1,5 @@
 """The page on an algorithm's hooks names all of them, and its example and that of a search space are ones."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is installed, cited and released is what the repository says."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """What README and the pages of docs/ say is true: links, paths, commands, snippets, tables."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib

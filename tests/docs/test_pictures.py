@@ -1,7 +1,5 @@
 """The pages' pictures are what the code draws, are shown where they belong, and can be read."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys

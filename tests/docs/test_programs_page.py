@@ -1,7 +1,5 @@
 """The pages on programs: what a program file may hold say, and examples that are ones."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Pages read well: short sentences, pictures that are there and are described, and links and words are right."""
-
-from __future__ import annotations
+"""Pages read well: sentences are short, and nothing is misspelt."""
 
 import re
 import subprocess
@@ -63,18 +61,3 @@ def test_nothing_is_misspelt() -> None:
     command = [sys.executable, "-c", "import sys, codespell_lib as c; sys.exit(c.main(*sys.argv[1:]))", *where.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_pictures_are_there_for_light_and_dark_and_have_words(name: str) -> None:
-    file = ROOT / name
-    text = file.read_text()
-    for target in re.findall(r'(?:src|srcset)="([^"]+)"', text):
-        assert (file.parent / target).is_file(), target
-    for tag in re.findall(r"<img[^>]*>", text):
-        assert re.search(r'alt="[^"]{10,}"', tag), tag
-    for words_of, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text):
-        assert len(words_of) >= 10, target
-    for picture in re.findall(r"<picture>.*?</picture>", text, re.S):
-        assert re.search(r'media="\(prefers-color-scheme: dark\)" srcset="[^"]+-dark\.svg"', picture), picture
-        assert re.search(r'<img[^>]*src="[^"]+-light\.svg"', picture), picture

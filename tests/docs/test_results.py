@@ -1,7 +1,5 @@
 """Figures of README are those of the kept runs, and kept tables are those that the code makes of kept runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figures of the page on simulated searches are those of the kept tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -84,22 +82,6 @@ def test_an_algorithm_against_itself(name: str, capsys: pytest.CaptureFixture[st
 
 
 EQUALS = told("The columns are the share of pairs with p < 5 %")
-
-
-def test_what_is_said_of_equals() -> None:
-    pairs, any_, larger, one, two = zip(*EQUALS.values(), strict=True)
-    assert f"a nominal 5 % is {min(pairs)} to {max(pairs)} % of pairs" in PAGE
-    three = {name: of for name, of in EQUALS.items() if "3 × 3" in name}
-    assert f"three searches are wrong in at most {max(of[2] for of in three.values())} % of comparisons" in PAGE
-    few = {n: of[-1] for n, of in EQUALS.items() if n.startswith("few rows")}
-    assert abs(few["few rows, 3 × 3, three choose"] - 50) < 5
-    assert abs(few["few rows, 5 × 3, three choose"] - 90) < 5
-    default = [of for name, of in three.items() if "choose" in name]
-    said = " ".join((ROOT / "docs" / "how-to" / "compare.md").read_text().split())
-    each, comparisons, wrong = (f"{min(of)} to {max(of)} %" for of in list(zip(*default, strict=True))[:3])
-    assert f"{each} of the pairs had p below 5 %. After Holm's correction {comparisons} of the comparisons" in said
-    assert f"had such a pair, and {wrong} called a difference larger than half a point" in said
-    assert max(of[0] for of in default) <= 7  # as the defaults of `compare` were chosen
 
 
 @pytest.mark.long

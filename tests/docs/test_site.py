@@ -1,7 +1,5 @@
 """The site of docs/ is made without a warning, and a page of it asks nothing of any other host."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Each tutorial runs from top to bottom, with fewer trials than a reader has, and gives what it says."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -27,9 +25,7 @@ RUN = {  # words of a page -> what the tests run instead: for time, and so that 
         "--rounds 10 --trials 8 --name against": "--rounds 3 --trials 2 --seeds 2 --name against",
     },
     "program": {"--trials 12": "--trials 4 --final-seeds 2"},
-    "comparison": {
-        "--rounds 20 --trials 16": "--clients 4 --rounds 2 --trials 1 --searches 2 --seeds 2 --no-control",
-    },
+    "comparison": {"--rounds 20 --trials 16": "--clients 4 --rounds 2 --trials 1 --searches 2 --seeds 2 --no-control"},
     "cluster": {
         "6399": str(free_port()),
         "--head": "--head --dashboard-agent-listen-port=0",

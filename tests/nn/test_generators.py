@@ -1,7 +1,5 @@
 """Generators: the net is PyTorch's, labels follow their law, every loss by loops, the optimiser is torch.optim's."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -33,8 +31,6 @@ from fedtune.nn.generators import (
     start_memory,
 )
 from fedtune.nn.prototypes import row_distance
-
-# ------------------------------------------------------------------------------------------------------ the net
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -85,9 +81,6 @@ def test_the_bias_before_batch_norm_never_matters_in_training() -> None:
     assert torch.equal(trained[1][0]["in.bias"], other["in.bias"])
 
 
-# ------------------------------------------------------------------------------------------------------- labels
-
-
 def test_a_label_is_the_inverse_of_the_distribution_function() -> None:
     for seed in range(20):
         law = randn(7, seed=seed).abs() * (randn(7, seed=100 + seed) > 0)
@@ -122,9 +115,6 @@ def test_counts_are_of_real_rows_and_shares_sum_to_one_where_somebody_has_the_cl
     share = label_share(torch.tensor([[3, 0, 1, 0], [1, 0, 0, 5], [4, 0, 1, 0]]))
     assert_close(share, torch.tensor([[3 / 8, 0, 0.5, 0], [1 / 8, 0, 0, 1], [0.5, 0, 0.5, 0]]).to(share), **TIGHT)
     assert share.sum(0).tolist() == [1, 0, 1, 1]
-
-
-# -------------------------------------------------------------------------------------------------- the losses
 
 
 def test_all_heads_at_once_are_cross_entropy_of_each() -> None:
@@ -207,8 +197,6 @@ def test_distances_within_and_between_classes_by_loops() -> None:
 def test_the_entropy_cap_is_in_multiples_of_ln_c() -> None:
     assert entropy_cap(2.0, 10) == 2 * math.log(10) and entropy_cap(0.0, 10) == math.inf
 
-
-# ------------------------------------------------------------------------------------------------ the optimiser
 
 NOISE, LABELS = randn(9, 8, Z, seed=7), torch.stack([labels(8, s) for s in range(9)])
 AIM = randn(8, D, seed=8)

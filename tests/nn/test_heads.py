@@ -1,7 +1,5 @@
 """Moments of classes, pooled over clients, and the fit of a head: by numpy and PyTorch's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FedKTL's server: the discrepancy of two samples by loops, its steps by torch.optim, and what the generator gives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

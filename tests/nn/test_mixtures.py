@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import warnings
 
@@ -69,9 +67,6 @@ def clients(seed=0):
     y = torch.stack([y[torch.randperm(40, generator=rng(seed + k))] for k in range(3)])
     z = randn(3, 40, 6, seed=seed) + y[..., None] + 3
     return z, y[:, None] == torch.arange(4)[:, None], rand(3, 4, 4, seed=seed + 9)
-
-
-# ---------------------------------------------------------------------------------------------------- EM
 
 
 def sklearn_fit(x, start, iterations, tol):
@@ -158,9 +153,6 @@ def test_a_component_nobody_belongs_to_dies_without_a_nan():
     assert_close(got.weights[:, 1:], two[0].weights, rtol=0, atol=1e-9)
 
 
-# --------------------------------------------------------------------------------------------------- fit
-
-
 def test_stacked_clients_are_fitted_as_one_at_a_time():
     z, member, noise = clients()
     stacked = torch.func.vmap(lambda *args: fit(*args, 4, FLOOR))(z, member, noise)
@@ -235,9 +227,6 @@ def test_fit_keeps_the_dtype_and_has_no_gradient():
     assert all(t.dtype == torch.float32 and not t.requires_grad for t in got)
 
 
-# ------------------------------------------------------------------------------------------ Bhattacharyya
-
-
 def gaussians(count=7, features=5, seed=0):
     return randn(count, features, seed=seed), rand(count, features, seed=seed + 1) + 0.1
 
@@ -257,9 +246,6 @@ def test_all_pairs_are_symmetric_zero_on_the_diagonal_and_equal_to_single_ones()
     got = pairwise(m, v)
     assert torch.equal(got, got.T) and not got.diag().any()
     assert_close(got, bhattacharyya(m[:, None], v[:, None], m, v), **TIGHT)
-
-
-# -------------------------------------------------------------------------------------------------- fuse
 
 
 def chain():
@@ -359,9 +345,6 @@ def test_absent_components_are_left_out_and_nothing_may_arrive():
 def test_unknown_linkage_is_refused():
     with pytest.raises(ValueError, match="complete, ball, single; got 'ward'"):
         fuse(*chain(), threshold=1.0, linkage="ward")
-
-
-# ------------------------------------------------------------------------------------------------ sample
 
 
 def test_uniforms_pick_by_inverse_cdf_and_never_an_absent_component():

@@ -1,7 +1,5 @@
 """The shared mathematics against numpy and against its identities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

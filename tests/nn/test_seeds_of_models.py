@@ -1,7 +1,5 @@
 """A model whose author seeds it: the seeds of a study do not change its initial weights, and a note says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

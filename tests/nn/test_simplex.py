@@ -1,7 +1,5 @@
 """The least point of a quadratic function on the simplex: closed forms, and SciPy's general solver."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.optimize import minimize

@@ -1,7 +1,5 @@
 """The actor of a trial without Ray around it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedtune.core.budget import Budget

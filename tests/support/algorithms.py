@@ -1,7 +1,5 @@
 """All algorithms for tests of what the engine does with their methods: a few in README's command, the others long."""
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement
 from typing import Any
 

@@ -42,7 +42,6 @@ class Sound(Base):
         return F.cross_entropy(m.head(z), batch.y) + self.lam * (z**2).mean()
 
 
-@dataclass(frozen=True)
 class Mistyped(Base):
     """A hook's name with one letter missing: nobody calls it."""
 
@@ -72,7 +71,6 @@ class WrongPreset(Base):
         return super().loss(m, batch, down) * (1 + self.lam)
 
 
-@dataclass(frozen=True)
 class Stops(Base):
     """The server looks for what nobody sends."""
 
@@ -80,7 +78,6 @@ class Stops(Base):
         return server | {"control": up["control"].mean(0)}  # here
 
 
-@dataclass(frozen=True)
 class Infinite(Base):
     """The logarithm of 0."""
 
@@ -89,7 +86,6 @@ class Infinite(Base):
         return super().loss(m, batch, down) - (worst - worst).log().mean()  # here
 
 
-@dataclass(frozen=True)
 class SinglePrecision(Base):
     """A constant that has neither the type nor the device of what it meets."""
 
@@ -99,7 +95,6 @@ class SinglePrecision(Base):
         return F.cross_entropy(m.head(z), batch.y)
 
 
-@dataclass(frozen=True)
 class Overwrites(Base):
     """A client's message is made in place of its model's tensor."""
 
@@ -107,7 +102,6 @@ class Overwrites(Base):
         return {"bias": m["head.bias"].mul_(0.5)}
 
 
-@dataclass(frozen=True)
 class ScalesRows(Base):
     """A batch normalised in place, which a second step on it would meet."""
 
@@ -116,7 +110,6 @@ class ScalesRows(Base):
         return super().loss(m, batch, down)
 
 
-@dataclass(frozen=True)
 class GlobalNoise(Base):
     """Noise of the server's from numpy's global stream."""
 
@@ -127,7 +120,6 @@ class GlobalNoise(Base):
         return new | {"shared": new["shared"] | {"head.bias": bias + torch.tensor(noise).to(bias)}}
 
 
-@dataclass(frozen=True)
 class Collects(Base):
     """Rounds counted in a list of the module."""
 
@@ -137,7 +129,6 @@ class Collects(Base):
         return new | {"shared": new["shared"] | {"head.bias": new["shared"]["head.bias"] / len(_seen)}}
 
 
-@dataclass(frozen=True)
 class Counts(Base):
     """Rounds counted in the object."""
 
@@ -146,7 +137,6 @@ class Counts(Base):
         return super().aggregate(server, up, task)
 
 
-@dataclass(frozen=True)
 class KeepsInNet(Base):
     """Steps counted in the net."""
 
@@ -155,7 +145,6 @@ class KeepsInNet(Base):
         return super().loss(m, batch, down) * (1 + 0.1 * m.net.calls)
 
 
-@dataclass(frozen=True)
 class CountsRuns(Base):
     """Another in each run of a process."""
 
@@ -169,7 +158,6 @@ class CountsRuns(Base):
         return new | {"shared": new["shared"] | {"head.bias": bias}, "runs": server["runs"]}
 
 
-@dataclass(frozen=True)
 class Unseeded(Base):
     """A generator of numpy's that nothing seeds."""
 
@@ -180,7 +168,6 @@ class Unseeded(Base):
         return new | {"shared": new["shared"] | {"head.bias": bias + torch.tensor(noise).to(bias)}}
 
 
-@dataclass(frozen=True)
 class CentresScores(Base):
     """Scores centred over the rows, of which some are padding."""
 
@@ -189,7 +176,6 @@ class CentresScores(Base):
         return z - z.mean(0)
 
 
-@dataclass(frozen=True)
 class Branches(Base):
     """A Python branch on a number that a tensor holds."""
 
@@ -198,7 +184,6 @@ class Branches(Base):
         return loss if loss.item() < 100 else loss / 2  # here
 
 
-@dataclass(frozen=True)
 class Selects(Base):
     """Boolean indexing, whose shape depends on values."""
 
@@ -206,7 +191,6 @@ class Selects(Base):
         return {"mean": m.body(data.x[data.mask]).mean(0)}  # here
 
 
-@dataclass(frozen=True)
 class ForgetsMask(Base):
     """A mean over all rows, padding and all."""
 
@@ -217,7 +201,6 @@ class ForgetsMask(Base):
         return super().aggregate(server, up, task) | {"mean": up["mean"].mean(0)}
 
 
-@dataclass(frozen=True)
 class ByPlace(Base):
     """What a client receives depends on its place in the message, not on who it is."""
 
@@ -231,7 +214,6 @@ class ByPlace(Base):
         return super().broadcast(server, ids, task)
 
 
-@dataclass(frozen=True)
 class OwnTuple(Base):
     """A server entry of a class that a checkpoint cannot hold."""
 
@@ -239,7 +221,6 @@ class OwnTuple(Base):
         return {"moments": Moments(torch.zeros(3), torch.zeros(3))}
 
 
-@dataclass(frozen=True)
 class Undeclared(Base):
     """The server sends what `sends` does not name."""
 
@@ -247,7 +228,6 @@ class Undeclared(Base):
         return super().broadcast(server, ids, task) | {"round": torch.full((len(ids),), task.t)}
 
 
-@dataclass(frozen=True)
 class NoClientAxis(Base):
     """A server entry is sent for one client too many."""
 
@@ -261,7 +241,6 @@ class NoClientAxis(Base):
         return {"shared": super().broadcast(server, ids, task)["shared"]} | down
 
 
-@dataclass(frozen=True)
 class CookedLedger(Base):
     """A figure of the ledger's name."""
 
@@ -269,7 +248,6 @@ class CookedLedger(Base):
         return {"comm_mb": 0.5}
 
 
-@dataclass(frozen=True)
 class SendsRows(Base):
     """A client's first row leaves it."""
 
@@ -294,7 +272,6 @@ class TooEarly(Base):
         return super().loss(m, batch, down) * self.lam
 
 
-@dataclass(frozen=True)
 class ReportsNothing(Base):
     """A figure that is no number."""
 

@@ -1,8 +1,7 @@
 """Rounds by hand: steps of plain SGD on PyTorch's own layers, means of models, and what clients then score."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
-from fedtune.experiment.algorithm import Model
+from fedtune.experiment.algorithm import Model, Ragged
 from support.helpers import client_draws, client_net, own_rows, play
 from support.numbers import TIGHT, assert_close_numbers, copied
+
+SEEN = torch.tensor([True, False, True, True])
+
+
+def three_of_four(values: Tensor) -> Ragged:
+    """What is known of three classes [4, D]; the absent one is far off, so that reading it would show."""
+    return Ragged(torch.where(SEEN[:, None], values, 1e3), SEEN)
 
 
 def sgd_step(loss: Tensor, moving: nn.Module | Iterable[Tensor], lr: float) -> None:
@@ -32,15 +38,25 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
+def descend(
+    net: nn.Module, part: nn.Module, rows: tuple[Tensor, Tensor], steps: int, lr: float, momentum: float = 0.0
+) -> None:
+    """Steps of PyTorch's SGD of a part of the net, each on all rows: where B = n they are a client's own."""
+    optimizer = torch.optim.SGD(part.parameters(), lr=lr, momentum=momentum)
+    for _ in range(steps):
+        step(optimizer, nn.functional.cross_entropy(net(rows[0]), rows[1]))
+
+
 def distance(net: nn.Module, values: Mapping[str, Tensor]) -> Tensor:
     """Σ |w - v|² over the parameters: what a proximal term pulls by."""
     return sum(((p - values[n]) ** 2).sum() for n, p in net.named_parameters())
 
 
 def mean_of(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
-    """The weighted mean of models."""
+    """The weighted mean of models; counters are rounded."""
     total = sum(weights)
-    return {n: sum(w * s[n] for w, s in zip(weights, states, strict=True)) / total for n in states[0]}
+    mean = {n: sum(w * s[n] for w, s in zip(weights, states, strict=True)) / total for n in states[0]}
+    return {n: t if states[0][n].is_floating_point() else t.round().long() for n, t in mean.items()}
 
 
 def batches(sim: Any, t: int, k: int) -> list[tuple[Tensor, Tensor]]:
@@ -55,21 +71,54 @@ def mean_accuracy(sim: Any, split: str, logits: Callable[[int, Tensor], Any]) ->
     return float(np.mean([float((logits(k, x).argmax(1) == y).double().mean()) for k, (x, y) in enumerate(rows)]))
 
 
+def whole_net(sim: Any, k: int) -> Any:
+    """Client k's model with what the algorithm added to it, as an ordinary module."""
+    group, values = sim.state.groups[0], dict(sim.state.server.get("shared", {}))
+    net, values = copy.deepcopy(group.net).double(), values | {n: t[k] for n, t in group.tensors.items()}
+    net.load_state_dict({n: values[n].clone() for n in net.state_dict()})
+    return net.train()
+
+
+def rounds(
+    sim: Any,
+    number: int,
+    work: Callable[[int, int, Any], Any],
+    nets: Sequence[nn.Module] = (),
+    shared: Callable[[str], bool] = lambda name: True,
+    weights: Sequence[float] = (),
+) -> Iterator[dict[str, Any]]:
+    """The rows of rounds in which work(t, k, net) trains client k's net, in place.
+
+    Tensors of these names are averaged by rows, or by these weights, and everybody begins the next round with the mean;
+    the others stay with their client.  After each round the server has the one, and the clients the other.
+    """
+    nets = nets or [client_net(sim, k) for k in range(sim.setup.task.clients)]
+    for t in range(1, number + 1):
+        for k, net in enumerate(nets):
+            work(t, k, net)
+        ends = [{n: v for n, v in copied(net.state_dict()).items() if shared(n)} for net in nets]
+        mean = mean_of(ends, weights or sim.setup.federation.train.counts.tolist())
+        for net in nets:
+            net.load_state_dict(net.state_dict() | mean)
+        row = play(sim, 1)[0]
+        assert_close_numbers(sim.state.server.get("shared", {}), mean)
+        if not all(map(shared, nets[0].state_dict())):
+            assert_own(sim, [net.state_dict() for net in nets])
+        yield row
+
+
 def assert_means_of_steps(
-    sim: Any, rounds: int, loss: Callable[[int, nn.Module, nn.Module, Tensor, Tensor], Any]
+    sim: Any, number: int, loss: Callable[[int, nn.Module, nn.Module, Tensor, Tensor], Any]
 ) -> None:
     """In each round clients take steps of SGD on loss(client, net, net received, x, y), and are averaged by rows."""
-    net, received, rows = client_net(sim, 0), client_net(sim, 0), sim.setup.federation.train.counts.tolist()
-    for t in range(1, rounds + 1):
-        ends = []
-        for k in range(len(rows)):
-            net.load_state_dict(received.state_dict())
-            for x, y in batches(sim, t, k):
-                sgd_step(loss(k, net, received, x, y), net, sim.setup.scenario.lr)
-            ends.append(copied(net.state_dict()))
-        received.load_state_dict(mean_of(ends, rows))
-        play(sim, 1)
-        assert_close_numbers(sim.state.server["shared"], received.state_dict())
+
+    def work(t: int, k: int, net: nn.Module) -> None:
+        received = copy.deepcopy(net)
+        for x, y in batches(sim, t, k):
+            sgd_step(loss(k, net, received, x, y), net, sim.setup.scenario.lr)
+
+    for _ in rounds(sim, number, work):
+        pass
 
 
 def assert_one_step(sim: Any, loss: Callable[[int, nn.Module, Tensor, Tensor, dict[str, Tensor]], Tensor]) -> None:

@@ -1,7 +1,5 @@
 """A headless Chromium for tests of what people look at."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Commands, called as their users call them."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,7 +1,5 @@
 """A comparison's plan from words of its command line."""
 
-from __future__ import annotations
-
 from fedtune.commands import compare
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions

@@ -1,7 +1,5 @@
 """Data files in their authors' formats."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,6 +1,6 @@
 """Steps of nets that teach one another, by hand."""
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,15 @@ from fedtune.nn import architectures
 
 MIXED = Scenario(model="htmini3", features=12)
 WHOLE = {"batch": 24, "momentum": 0.0, "lr": 0.1}  # 24 is a multiple of the clients' 4, 8 and 6 rows: one step on all
+
+
+def nets_of(sim: Any, k: int, small: str) -> tuple[architectures.Net, architectures.Net, dict[str, Tensor]]:
+    """Client k's own net and its `meme` or `mentee`, as ordinary modules, and all tensors that it has."""
+    task, group = sim.setup.task, next(g for g in sim.state.groups if k in g.ids.tolist())
+    tensors = sim.state.server.get("shared", {}) | {n: t[group.ids.tolist().index(k)] for n, t in group.tensors.items()}
+    names = task.models[k % len(task.models)], getattr(sim.setup.algorithm, small) or task.models[0]
+    own, other = (architectures.build(n, task.shape, task.classes, task.features) for n in names)
+    return part_of(own, tensors), part_of(other, tensors, f"{small}."), tensors
 
 
 def part_of(net: architectures.Net, tensors: dict[str, Tensor], prefix: str = "") -> architectures.Net:

@@ -1,7 +1,5 @@
 """Runs on fresh seeds by hand: the rows of a comparison's evaluations, and what its searches cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Flower apps of the tests' own, for the part of Flower that lies in support/fake_flower."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Small data sets as other tools write them."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

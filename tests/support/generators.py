@@ -1,7 +1,5 @@
 """Small generators and heads, as PyTorch's own layers, and their cross-entropies row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +36,12 @@ def as_net(whole: nn.Sequential) -> dict[str, Tensor]:
     names = {str(i): part for part, i in SHIFTS.items()}
     state = {n: t.detach() for n, t in whole.state_dict().items() if "num_batches" not in n}
     return {f"{names[n.split('.')[0]]}.{n.split('.')[1]}": t for n, t in state.items()}
+
+
+def slopes(whole: nn.Sequential) -> dict[str, Tensor]:
+    """The gradients of what is trained, by the net's names, after `backward`."""
+    names = ("in.weight", "norm.weight", "norm.bias", "out.weight", "out.bias")
+    return {n: whole.get_parameter(f"{SHIFTS[n.split('.')[0]]}.{n.split('.')[1]}").grad for n in names}
 
 
 def inputs(noise: Tensor, y: Tensor, classes: int = C) -> Tensor:

@@ -1,12 +1,9 @@
 """What the tests share: tiny federations made by hand, runs in float64, and what their clients draw and hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -82,14 +79,11 @@ def play(sim: Simulation, rounds: int) -> list[dict[str, Any]]:
 
 def client_net(sim: Simulation, k: int) -> architectures.Net:
     """Client k's model as an ordinary float64 module, without what an algorithm added to it."""
-    net = architectures.build(
-        sim.setup.scenario.model, sim.setup.federation.shape, sim.setup.task.classes, sim.setup.task.features
-    ).double()
-    values = dict(sim.state.server.get("shared", {}))
+    task, values = sim.setup.task, dict(sim.state.server.get("shared", {}))
+    net = architectures.build(task.models[k % len(task.models)], task.shape, task.classes, task.features).double()
     for g in sim.state.groups:
         if k in g.ids.tolist():
-            row = g.ids.tolist().index(k)
-            values |= {n: t[row] for n, t in g.tensors.items()}
+            values |= {n: t[g.ids.tolist().index(k)] for n, t in g.tensors.items()}
     net.load_state_dict({n: values[n].clone() for n in net.state_dict()})
     return net
 
@@ -116,14 +110,14 @@ def client_draws(sim: Any, t: int, k: int) -> BatchPlan:
     return plan([pool], phase, s.scenario, s.scenario.local_epochs, [randomness.stream(s.task.seed, "train", t, 0, k)])
 
 
-def record_uploads(sim: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
-    """The list that every upload will be added to."""
-    cls, seen = type(sim.setup.algorithm), []
-    aggregate = cls.aggregate
+def record_uploads(sim: Any) -> list[dict]:
+    """The list that every upload of this run will be added to."""
+    alg, seen = sim.setup.algorithm, []
+    aggregate = alg.aggregate
 
-    def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:
+    def taken(server: dict, up: dict, task: Any) -> dict:
         seen.append(up)
-        return aggregate(alg, server, up, task)
+        return aggregate(server, up, task)
 
-    monkeypatch.setattr(cls, "aggregate", taken)
+    object.__setattr__(alg, "aggregate", taken)
     return seen

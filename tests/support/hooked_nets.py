@@ -3,8 +3,6 @@
 Each halves what it computes, or a gradient, in its first calls in training.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import warnings
@@ -26,7 +24,6 @@ class Net(nn.Module):
     """A body and a head."""
 
     def __init__(self, classes: int, *more: nn.Module) -> None:
-        """Of images of 8×8."""
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), *more)
         self.head = nn.Linear(8, classes)
@@ -82,12 +79,10 @@ class Halved(nn.Module):
     """A parametrization that counts."""
 
     def __init__(self) -> None:
-        """From 0."""
         super().__init__()
         self.calls = 0
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Half of it, for a while."""
         self.calls += self.training
         return weight * (0.5 if self.training and self.calls < FEW else 1.0)
 
@@ -96,7 +91,6 @@ class Doubled(nn.Module):
     """A parametrization that keeps nothing."""
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Twice the weight."""
         return 2 * weight
 
 
@@ -123,14 +117,12 @@ class Scaled(nn.Module):
     """Divides by a running mean of sizes, a buffer."""
 
     def __init__(self, in_place: bool) -> None:
-        """in_place: whether it writes into the buffer, or puts another in its place."""
         super().__init__()
         self.in_place = in_place
         self.size: Tensor
         self.register_buffer("size", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
         if self.training:
             new = 0.9 * self.size + 0.1 * (1 + x.detach().abs().mean())
             if self.in_place:
@@ -144,30 +136,24 @@ class Twice(nn.Module):
     """One layer, called twice."""
 
     def __init__(self) -> None:
-        """Of width 8."""
         super().__init__()
         self.layer = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 8] -> [B, 8]."""
-        out: Tensor = self.layer(self.layer(x).relu())
-        return out
+        return self.layer(self.layer(x).relu())
 
 
 class Made(nn.Module):
     """Makes its layer when it is first called."""
 
     def __init__(self) -> None:
-        """Without it."""
         super().__init__()
         self.layer: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 8] -> [B, 8]."""
         if self.layer is None:
             self.layer = nn.Linear(x.shape[1], 8)
-        out: Tensor = self.layer(x)
-        return out
+        return self.layer(x)
 
 
 def _more(*layers: Callable[[], nn.Module]) -> Make:
@@ -205,12 +191,10 @@ class Counting(nn.Module):
     """Halves what it is given for the first calls in training, as `called` counts them."""
 
     def __init__(self, called: Callable[[], int]) -> None:
-        """called: how often it was called, this time included."""
         super().__init__()
         self.called = called
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
         return x * (0.5 if self.training and self.called() < FEW else 1.0)
 
 

@@ -1,7 +1,5 @@
 """Models that keep something from one call to the next where no client has it as its own, each in another way."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import random
@@ -19,7 +17,6 @@ class Layer(nn.Module):
     """Halves what it is given for as long as it has not been called often."""
 
     def __init__(self) -> None:
-        """Nothing was counted."""
         super().__init__()
         self.begin()
 
@@ -31,75 +28,16 @@ class Layer(nn.Module):
         return 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
         if not self.training:
             return x
         n = self.counted()
         return x * (torch.where(n < 30, 0.5, 1.0) if isinstance(n, Tensor) else 0.5 if n < 30 else 1.0)
 
 
-class OfClass(Layer):
-    """Counts in its class."""
-
-    calls = 0
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        return _add_one(OfClass)
-
-
-class Dropped(Layer):
-    """Drops more from call to call."""
-
-    def begin(self) -> None:
-        """A tenth."""
-        self.drop = nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        if self.training:
-            self.drop.p = min(0.9, self.drop.p + 0.01)
-        dropped: Tensor = self.drop(x)
-        return dropped
-
-
-class TensorHook(Layer):
-    """Halves a gradient by a hook of what it is given, where that says that it has one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        if x.requires_grad:
-            x.register_hook(lambda g: g / 2)
-        return x
-
-
-class Penalty(Layer):
-    """Adds a gradient of its own in training, where what it is given says that it has one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        if not (self.training and x.requires_grad):
-            return x
-        (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
-        return x + 0.1 * g
-
-
-class Flips(Layer):
-    """Is another at every second call, and then as it was."""
-
-    way = "a"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        self.way = "b" if self.way == "a" else "a"
-        return x * (0.5 if self.training and self.way == "a" else 1.0)
-
-
 class Net(nn.Module):
     """A body with such a layer, and a head."""
 
     def __init__(self, layer: nn.Module, classes: int) -> None:
-        """Of images of 8×8."""
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), layer)
         self.head = nn.Linear(8, classes)
@@ -111,11 +49,9 @@ class Elsewhere:
     calls = 0
 
     def __init__(self) -> None:
-        """From 0."""
         self.n = 0
 
     def __call__(self) -> int:
-        """The next number."""
         self.n += 1
         return self.n
 
@@ -127,6 +63,22 @@ class Slots:
 
 
 COUNT = Elsewhere()
+
+
+def like(begin: Callable[[Any], Any] = lambda layer: None, **has: Any) -> Any:
+    """A model of one layer that begins like this, and whose class has these attributes and methods."""
+    kind = type("Own", (Layer,), {"begin": begin} | has)
+    return lambda shape, classes: Net(kind(), classes)
+
+
+def counting(counted: Callable[[Any], Any], begin: Callable[[Any], Any] = lambda layer: None, **has: Any) -> Any:
+    """A model whose layer counts like this."""
+    return like(begin, counted=counted, **has)
+
+
+def has(**values: Any) -> Callable[[Any], None]:
+    """Begins with these attributes, each made by its function."""
+    return lambda layer: [setattr(layer, name, make()) for name, make in values.items()]  # type: ignore[return-value]
 
 
 def _add_one(owner: Any) -> Any:
@@ -166,6 +118,33 @@ def _begin_slots(layer: Any) -> None:
     slots = Slots()
     slots.calls = 0
     layer.far = {"a": {"b": {"c": {"d": [[slots]]}}}}
+
+
+def _dropped(layer: Any, x: Tensor) -> Tensor:
+    if layer.training:
+        layer.drop.p = min(0.9, layer.drop.p + 0.01)
+    return layer.drop(x)
+
+
+def _halved_gradient(layer: Any, x: Tensor) -> Tensor:
+    """By a hook of what it is given, where that says that it has a gradient."""
+    if x.requires_grad:
+        x.register_hook(lambda g: g / 2)
+    return x
+
+
+def _penalty(layer: Any, x: Tensor) -> Tensor:
+    """A gradient of its own in training, where what it is given says that it has one."""
+    if not (layer.training and x.requires_grad):
+        return x
+    (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    return x + 0.1 * g
+
+
+def _flips(layer: Any, x: Tensor) -> Tensor:
+    """Another at every second call, and then as it was."""
+    layer.way = "b" if layer.way == "a" else "a"
+    return x * (0.5 if layer.training and layer.way == "a" else 1.0)
 
 
 def hooked(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -228,20 +207,6 @@ def enclosed_default(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Net(Enclosed(), classes)
 
 
-def of(kind: type[Layer]) -> Callable[[tuple[int, ...], int], nn.Module]:
-    return lambda shape, classes: Net(kind(), classes)
-
-
-def counting(counted: Callable[[Any], Any], begin: Callable[[Any], Any] = lambda layer: None) -> Any:
-    """A model whose layer begins and counts like this."""
-    return of(type("Counting", (Layer,), {"counted": counted, "begin": begin}))
-
-
-def has(**values: Any) -> Callable[[Any], None]:
-    """Begins with these attributes, each made by its function."""
-    return lambda layer: [setattr(layer, name, make()) for name, make in values.items()]  # type: ignore[return-value]
-
-
 attribute = counting(_add_one, has(calls=int))
 numpy_count = counting(lambda layer: int(_add_one(layer)), has(calls=lambda: np.int64(0)))
 constant = counting(_add_one, lambda layer: layer.register_buffer("calls", torch.zeros(()), persistent=False))
@@ -257,5 +222,8 @@ global_ = counting(lambda layer: _add_one_to(CALLS))
 default = counting(lambda layer: _length())
 other_class = counting(lambda layer: _add_one(Elsewhere))
 called = counting(lambda layer: COUNT())
-plain = of(Layer)
-of_class, dropped, tensor_hook, penalty, flips = map(of, (OfClass, Dropped, TensorHook, Penalty, Flips))
+of_class = counting(lambda layer: _add_one(type(layer)), calls=0)
+plain = like()
+dropped = like(has(drop=lambda: nn.Dropout(0.1)), forward=_dropped)
+tensor_hook, penalty = like(forward=_halved_gradient), like(forward=_penalty)
+flips = like(forward=_flips, way="a")

@@ -1,7 +1,5 @@
 """More models that remember: late, rarely, in other places; a few only seem to."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from support import late_helper
-from support.keeping_nets import Layer, Net, counting, has, of
+from support.keeping_nets import Net, counting, has, like
 
 LATE = 400  # calls
 CALLS: dict[str, int] = {}
@@ -32,53 +30,28 @@ def _one_more(owner: dict[str, Any], name: str) -> int:
     return int(owner[name])
 
 
-class Cycle(Layer):
-    """Halves at every third call of all nets of the file."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        return x * next(CYCLE) if self.training else x
-
-
-class FirstRows(Layer):
+def _first_rows(layer: Any, x: Tensor) -> Tensor:
     """Centres all rows by the mean of the first that it was given."""
-
-    def begin(self) -> None:
-        """Of none yet."""
-        self.mean: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        if self.mean is None:
-            self.mean = x.detach().mean(0)
-        return x - self.mean
+    if layer.mean is None:
+        layer.mean = x.detach().mean(0)
+    return x - layer.mean
 
 
-class LastRows(Layer):
+def _last_rows(layer: Any, x: Tensor) -> Tensor:
     """Adds the mean of the rows that it was given before."""
-
-    def begin(self) -> None:
-        """Of none yet."""
-        self.mean: Tensor | float = 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        if not self.training:
-            return x
-        out = x + 0.1 * self.mean
-        self.mean = x.detach().mean(0)
-        return out
+    if not layer.training:
+        return x
+    out = x + 0.1 * layer.mean
+    layer.mean = x.detach().mean(0)
+    return out
 
 
-class BySize(Layer):
+def _by_size(layer: Any, x: Tensor) -> Tensor:
     """Looks up a table by the number of rows: the same for the same rows, whenever it is asked."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        key = tuple(x.shape)
-        if key not in TABLE:
-            TABLE[key] = torch.linspace(0.9, 1.1, x.shape[-1])
-        return x * TABLE[key].to(x.dtype)
+    key = tuple(x.shape)
+    if key not in TABLE:
+        TABLE[key] = torch.linspace(0.9, 1.1, x.shape[-1])
+    return x * TABLE[key].to(x.dtype)
 
 
 @functools.cache
@@ -86,58 +59,25 @@ def _scale(width: int) -> float:
     return 1 / width**0.5
 
 
-class Cached(Layer):
-    """Computes a constant once."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        return x * _scale(x.shape[-1])
-
-
-class Logs(Layer):
+def _logs(layer: Any, x: Tensor) -> Tensor:
     """Writes down what it saw, and never reads it."""
-
-    def begin(self) -> None:
-        """Of none yet."""
-        self.seen: list[tuple[int, ...]] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        self.seen.append(tuple(x.shape))
-        return x
+    layer.seen.append(tuple(x.shape))
+    return x
 
 
-class LateGradient(Layer):
+def _late_gradient(layer: Any, x: Tensor) -> Tensor:
     """Halves a gradient where what it is given says that it has one, which stacked rows do not say, from a call on."""
-
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        self.calls += self.training
-        if self.calls > LATE // 2 and x.requires_grad:
-            x.register_hook(lambda g: g / 2)
-        return x
+    layer.calls += layer.training
+    if layer.calls > LATE // 2 and x.requires_grad:
+        x.register_hook(lambda g: g / 2)
+    return x
 
 
-class OtherAtOnce(Layer):
-    """Another for many clients at once, from the first call on."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        return x * 3 if torch._C._functorch.is_batchedtensor(x) else x
-
-
-class OtherWhenStacked(Layer):
-    """Another for many clients at once, once the rows it saw make a large sum."""
-
-    total = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, D]."""
-        self.total += self.training
-        stacked = torch._C._functorch.is_batchedtensor(x)
-        return x * (0.5 if stacked and self.total > LATE // 2 else 1.0)
+def _other_when_stacked(layer: Any, x: Tensor) -> Tensor:
+    """Another for many clients at once, from a call on."""
+    layer.calls += layer.training
+    stacked = torch._C._functorch.is_batchedtensor(x)
+    return x * (0.5 if stacked and layer.calls > LATE // 2 else 1.0)
 
 
 late_attribute = counting(lambda layer: _late(_one_more(layer.seen, "calls")), has(seen=dict))
@@ -147,10 +87,14 @@ in_helper = counting(lambda layer: late_helper.count())
 on_torch = counting(lambda layer: _one_more(vars(torch), "late_nets"))  # a module that is not the user's
 module_random = counting(lambda layer: 60 * RANDOM.random())
 module_stream = counting(lambda layer: 60 * STREAM.random())
-cycle, first_rows, last_rows, by_size, cached, logs = map(of, (Cycle, FirstRows, LastRows, BySize, Cached, Logs))
-
-
-late_gradient, other_when_stacked, other_at_once = map(of, (LateGradient, OtherWhenStacked, OtherAtOnce))
+cycle = like(forward=lambda layer, x: x * next(CYCLE) if layer.training else x)  # all nets of the file in turn
+first_rows, last_rows = like(forward=_first_rows, mean=None), like(forward=_last_rows, mean=0.0)
+by_size = like(forward=_by_size)
+cached = like(forward=lambda layer, x: x * _scale(x.shape[-1]))
+logs = like(has(seen=list), forward=_logs)
+late_gradient = like(forward=_late_gradient, calls=0)
+other_when_stacked = like(forward=_other_when_stacked, calls=0)
+other_at_once = like(forward=lambda layer, x: x * 3 if torch._C._functorch.is_batchedtensor(x) else x)
 
 
 def explodes(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,7 +1,5 @@
 """Two algorithms side by side: what is the same in their states and rows, and what is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

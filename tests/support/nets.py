@@ -1,7 +1,5 @@
 """The nets that people use, small, each with random rows of its kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """States as flat dictionaries of numbers in float64, and how close two of them are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

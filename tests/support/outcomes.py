@@ -1,7 +1,5 @@
 """A run as a Ray task trains it, in this process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedtune.core.budget import Budget

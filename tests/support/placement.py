@@ -13,8 +13,6 @@ the faults, too, as an engine with a second way may catch it.
 Not seen: kernels that CUDA lacks, its rounding, streams, memory, speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,25 +73,9 @@ def kind(device: Any) -> str:
 MADE = {
     getattr(torch, name)
     for name in (
-        "arange",
-        "empty",
-        "eye",
-        "from_numpy",
-        "frombuffer",
-        "full",
-        "hann_window",
-        "linspace",
-        "logspace",
-        "ones",
-        "rand",
-        "randint",
-        "randn",
-        "randperm",
-        "tensor",
-        "tril_indices",
-        "triu_indices",
-        "zeros",
-    )
+        "arange empty eye from_numpy frombuffer full hann_window linspace logspace ones rand randint randn randperm "
+        "tensor tril_indices triu_indices zeros"
+    ).split()
 }
 TAKEN = {torch.as_tensor, torch.asarray}  # a tensor stays what it is, or moves
 INDEXED = {"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}

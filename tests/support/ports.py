@@ -1,7 +1,5 @@
 """Ports for servers that others are told of before they listen."""
 
-from __future__ import annotations
-
 import random
 import socket
 

@@ -1,7 +1,5 @@
 """Processes below one, where forks of the tests' server (support/forked) stand for what was started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Small programs of the tests' own, and their program files."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Ray cluster of one node as `ray start` makes it, and `ray job` as its client."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """Where an algorithm comes to rest: a convex problem, clients of different classes, many steps on all rows a round."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

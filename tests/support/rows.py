@@ -1,7 +1,5 @@
 """Tables of parameters of which README's command runs a part: one row for each way that differs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

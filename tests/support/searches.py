@@ -1,7 +1,5 @@
 """Whole searches, in this process and in one of their own, and how two of them compare."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

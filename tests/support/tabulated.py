@@ -1,7 +1,5 @@
 """Tables of which everything is known."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedtune.analysis.simulation.tabulated import Tabulated

@@ -1,7 +1,5 @@
 """A limit for whatever may wait for ever."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

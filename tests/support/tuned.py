@@ -1,7 +1,5 @@
 """Models that clients tune before they are scored, by PyTorch's own optimiser."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

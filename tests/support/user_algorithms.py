@@ -1,7 +1,5 @@
 """Algorithms and models that tests write themselves, found by name as if they were of `trainables/` or a user's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Data of one's own, small: arrays of every kind, files of them, and the scenario that they bring."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models as a user's file has them, for tests: they draw, branch, read numbers out of tensors, take tokens."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,7 +9,6 @@ class Parts(nn.Module):
     """A body and a head."""
 
     def __init__(self, body: nn.Module, width: int, classes: int) -> None:
-        """body maps rows to features of this width."""
         super().__init__()
         self.body, self.head = body, nn.Linear(width, classes)
 
@@ -26,12 +23,10 @@ class Attention(nn.Module):
     """Rows of an image as a sequence."""
 
     def __init__(self, width: int) -> None:
-        """Width of a row."""
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.2, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 1, H, W] -> [B, W]."""
         return self.layer(x[:, 0]).mean(1)
 
 
@@ -44,7 +39,6 @@ class Noisy(nn.Module):
     """Draws in every way that PyTorch has for layers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, …] -> [B, 8]."""
         z = x.flatten(1)[:, :8]
         if self.training:
             z = z + 0.1 * torch.randn_like(z) + F.gumbel_softmax(z) * torch.bernoulli(z.sigmoid())
@@ -61,12 +55,10 @@ class Recurrent(nn.Module):
     """Rows of an image through a recurrent net, for which vmap has no rule."""
 
     def __init__(self, width: int) -> None:
-        """Width of a row."""
         super().__init__()
         self.lstm = nn.LSTM(width, 8, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 1, H, W] -> [B, 8]."""
         return self.lstm(x[:, 0])[0][:, -1]  # the line of the LSTM
 
 
@@ -79,12 +71,10 @@ class Tokens(nn.Module):
     """The mean of the tokens' vectors, with a weight of dimension 0."""
 
     def __init__(self) -> None:
-        """Of 11 tokens."""
         super().__init__()
         self.table, self.scale = nn.Embedding(11, 6, padding_idx=0), nn.Parameter(torch.tensor(1.0))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, L] whole numbers -> [B, 6]."""
         assert x.dtype == torch.int64
         return self.scale * self.table(x).mean(1)
 

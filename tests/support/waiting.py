@@ -1,7 +1,5 @@
 """Waiting for what another process is about to do."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

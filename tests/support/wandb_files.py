@@ -1,7 +1,5 @@
 """What Weights & Biases wrote offline, read without it: a log in LevelDB's format of its protocol's messages."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

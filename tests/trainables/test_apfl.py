@@ -1,7 +1,5 @@
 """APFL: rounds by hand, with a fixed α and with one that adapts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_own, common_model

@@ -1,9 +1,6 @@
 """CCVR: the moments and the calibrated head by hand."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 import torch
 from support.by_hand import mean_accuracy
 from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
@@ -19,10 +16,10 @@ HELD = [[0, 1], [1, 2], [0, 1]]  # nobody holds class 3
 SMALL = {"virtual": 12, "head_epochs": 2, "head_batch": 8}
 
 
-def test_a_client_tells_the_moments_of_the_model_that_it_received(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_tells_the_moments_of_the_model_that_it_received() -> None:
     sim = simulate("ccvr", BATCHNORM, random_federation([9, 17, 8], HELD), lr=0.2, **SMALL)
     play(sim, 1)
-    seen, received = record_uploads(sim, monkeypatch), client_net(sim, 0).eval()
+    seen, received = record_uploads(sim), client_net(sim, 0).eval()
     row = play(sim, 1)[0]
     (up,) = seen
     upper, numbers_sent = np.triu_indices(8), 0

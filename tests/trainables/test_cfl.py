@@ -1,7 +1,5 @@
 """CFL: clients of two tasks part, and each half is FedAvg of its own; rounds by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
@@ -27,12 +25,10 @@ def two_tasks() -> Federation:
 
 
 @pytest.mark.parametrize("weighting", ["rows", "clients"])
-def test_clients_of_two_tasks_part_and_each_half_is_averaged_by_itself(
-    weighting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_of_two_tasks_part_and_each_half_is_averaged_by_itself(weighting: str) -> None:
     config = {"eps1": 10.0, "eps2": 0.01, "start": 2, "weighting": weighting}
     sim = simulate("cfl", DIGITS, two_tasks(), lr=0.1, local_epochs=3, **config)
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     share = torch.tensor(ROWS if weighting == "rows" else [1] * 4, dtype=torch.float64)
     for t in range(1, 5):
         rows = play(sim, 1)
@@ -49,11 +45,9 @@ def test_clients_of_two_tasks_part_and_each_half_is_averaged_by_itself(
     assert any((t != alone[n]).any() for n, t in sim.state.server["models"].items())
 
 
-def test_a_cluster_splits_if_its_mean_move_is_shorter_and_one_longer_than_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cluster_splits_if_its_mean_move_is_shorter_and_one_longer_than_given() -> None:
     probe = simulate("cfl", DIGITS, two_tasks(), eps1=0.0, lr=0.1)
-    seen, start = record_uploads(probe, monkeypatch), copied(probe.state.server["shared"])
+    seen, start = record_uploads(probe), copied(probe.state.server["shared"])
     play(probe, 1)
     moves = torch.cat([(t - start[n]).flatten(1) for n, t in seen[0]["shared"].items()], 1)
     mean = (moves * torch.tensor(ROWS, dtype=torch.float64)[:, None]).sum(0).norm().item() / sum(ROWS)

@@ -1,11 +1,9 @@
 """DBE: rounds of two clients by hand, the running mean and the offsets; what is sent."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from support.by_hand import mean_accuracy
-from support.helpers import DIGITS, client_draws, client_net, play, random_federation, simulate
+from support.by_hand import batches, mean_accuracy, mean_of
+from support.helpers import DIGITS, client_net, play, random_federation, simulate
 from support.numbers import TIGHT, assert_close_numbers, copied
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -17,7 +15,7 @@ def test_four_rounds_by_hand(rho: float, executor: str) -> None:
     eta, kappa, rate, rows = 0.1, 2.0, 0.5, [4, 11]
     config = {"kappa": kappa, "mean_momentum": rho, "offset_rate": rate, "lr": eta, "momentum": 0.0}
     sim = simulate("dbe", DIGITS, random_federation(rows), executor=executor, **config)
-    f, net = sim.setup.federation, client_net(sim, 0)
+    net = client_net(sim, 0)
     w, offsets = copied(sim.state.server["shared"]), [torch.zeros(12, dtype=torch.float64) for _ in rows]
     g = None
     for t in (1, 2, 3, 4):
@@ -25,13 +23,13 @@ def test_four_rounds_by_hand(rho: float, executor: str) -> None:
         for k in range(2):
             net.load_state_dict(copied(w))
             running, offset = torch.zeros(12, dtype=torch.float64), offsets[k].clone().requires_grad_()
-            for batch in client_draws(sim, t, k).rows[0]:
-                z = net.body(f.x[batch])
+            for x, y in batches(sim, t, k):
+                z = net.body(x)
                 running = (1 - rho) * running.detach() + rho * z.mean(0)
                 if g is None:
-                    loss = nn.functional.cross_entropy(net.head(z), f.y[batch])
+                    loss = nn.functional.cross_entropy(net.head(z), y)
                 else:
-                    loss = nn.functional.cross_entropy(net.head(z + offset), f.y[batch])
+                    loss = nn.functional.cross_entropy(net.head(z + offset), y)
                     loss = loss + kappa * (0.5 * (running - g) ** 2).mean()
                 leaves = [*net.parameters(), *([] if g is None else [offset])]
                 grads = torch.autograd.grad(loss, leaves)
@@ -42,7 +40,7 @@ def test_four_rounds_by_hand(rho: float, executor: str) -> None:
             means.append(running.detach())
             offsets[k] = offset.detach()
         play(sim, 1)
-        w = {n: (4 * ends[0][n] + 11 * ends[1][n]) / 15 for n in w}
+        w = mean_of(ends, rows)
         g = (4 * means[0] + 11 * means[1]) / 15 if g is None else g  # of round 1, and never again
         assert_close_numbers(sim.state.server["shared"], w)
         assert_close(sim.state.server["mean"].values[0], g, **TIGHT)
@@ -61,10 +59,3 @@ def test_a_client_is_scored_with_its_own_offset() -> None:
         return net.head(net.body(x) + offsets[k])
 
     assert_close(row["test_acc"], mean_accuracy(sim, "test", logits), **TIGHT)
-
-
-def test_a_mean_feature_is_sent_up_once_and_down_from_then_on() -> None:
-    data = random_federation([5, 6])
-    dbe, avg = (play(simulate(name, DIGITS, data), 3) for name in ("dbe", "fedavg"))
-    extra = [[a[n] - b[n] for a, b in zip(dbe, avg, strict=True)] for n in ("up_floats", "down_floats")]
-    assert extra == [[2 * 12, 0, 0], [0, 2 * 12, 2 * 12]]

@@ -1,7 +1,5 @@
 """Ditto: three rounds by hand."""
 
-from __future__ import annotations
-
 from support.by_hand import assert_own, common_model, distance, sgd_step
 from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
 from support.numbers import assert_close_numbers, copied

@@ -1,7 +1,5 @@
 """FedAdam and FedAvgM: the server's rules by numpy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,10 @@ def by_hand(rule: str, v: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "sgd", "fedavgm"])
-def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_rounds_of_the_server_by_numpy(rule: str) -> None:
     name, how = ("fedavgm", {}) if rule == "fedavgm" else ("fedadam", {"rule": rule, "beta2": B2, "tau": TAU})
     sim = simulate(name, BATCHNORM, random_federation([3, 17]), beta1=B1, server_lr=LR, lr=0.1, **how)
-    seen, w = record_uploads(sim, monkeypatch), {n: t.numpy() for n, t in copied(sim.state.server["shared"]).items()}
+    seen, w = record_uploads(sim), {n: t.numpy() for n, t in copied(sim.state.server["shared"]).items()}
     m: dict[str, Any] = {n: 0.0 for n in w}
     v: dict[str, Any] = {n: np.full(t.shape, TAU**2) for n, t in w.items()}
     for t in range(3):

@@ -1,7 +1,5 @@
 """FedALA: W and the mixture by hand, in the rounds that learn until it settles and in later ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_own, slope

@@ -1,7 +1,5 @@
 """FedAMP: the weights of both similarities, and rounds, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """FedAS: alignment and Fisher information by hand."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -29,7 +27,7 @@ def test_three_rounds_by_hand(executor: str, model: str, monkeypatch: pytest.Mon
     lr, rate, data = 0.2, 0.4, random_federation([6, 6], [[0, 1], [1, 2, 3]])
     config = {"align_epochs": 2, "align_lr": rate, "lr": lr, "momentum": 0.5, "batch": 6}
     sim = simulate("fedas", DIGITS.override(model=model, weight_decay=0.01), data, executor=executor, **config)
-    nets, protos, ups = [client_net(sim, k) for k in range(2)], [None, None], record_uploads(sim, monkeypatch)
+    nets, protos, ups = [client_net(sim, k) for k in range(2)], [None, None], record_uploads(sim)
     monkeypatch.setattr("fedtune.trainables.fedas.AT_ONCE", 4 * sum(p.numel() for p in nets[0].parameters()))
     for _ in range(3):
         fisher = []

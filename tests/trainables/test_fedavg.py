@@ -1,9 +1,6 @@
 """FedAvg: the mean by hand, counters included."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 import torch
 from support.helpers import BATCHNORM, DIGITS, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, assert_close_numbers, assert_close_rows, numbers
@@ -13,9 +10,9 @@ from fedtune.engine import seed_stack
 from fedtune.engine.engine import run_rounds
 
 
-def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_holds_the_mean_weighted_by_rows_counters_included() -> None:
     sim = simulate("fedavg", BATCHNORM, random_federation([3, 17, 8]))  # 1, 5 and 2 steps
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     sim.state, _ = run_rounds(seed_stack.alone(sim.setup), {0: sim.state})[0]
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]

@@ -1,7 +1,5 @@
 """FedAvg-FT: scores are those of the tuned models, by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.helpers import DIGITS, client_net, play, random_federation, simulate

@@ -1,13 +1,10 @@
 """FedBABU: a body under a head that stands still, tuned before scoring."""
 
-from __future__ import annotations
-
-from support.by_hand import step
+from support.by_hand import descend, rounds
 from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
-from support.numbers import TIGHT, assert_same_numbers, copied
+from support.numbers import assert_same_numbers, copied
 from support.tuned import tuned_scores
-from torch import nn, optim
-from torch.testing import assert_close
+from torch import nn
 
 from fedtune.experiment.experiment import Experiment
 
@@ -16,19 +13,13 @@ def test_two_rounds_by_hand() -> None:
     """The body's steps under a head that never moves, the mean by rows, and the scores of tuned models."""
     work = {"batch": 8, "local_steps": 2, "lr": 0.2, "momentum": 0.0, "tune_epochs": 3, "tune_lr": 0.05}
     sim = simulate("fedbabu", DIGITS, random_federation([8, 8]), **work)
-    heads = {n: t.clone() for n, t in sim.state.groups[0].tensors.items()}
+    heads = copied(sim.state.groups[0].tensors)
     nets = [client_net(sim, k) for k in range(2)]
-    for _ in range(2):
-        for k, net in enumerate(nets):
-            optimizer, (x, y) = optim.SGD(net.body.parameters(), lr=0.2), own_rows(sim, k)
-            for _ in range(2):
-                step(optimizer, nn.functional.cross_entropy(net(x), y))
-        one, other = (copied(net.body.state_dict()) for net in nets)
-        for net in nets:
-            net.body.load_state_dict({n: (one[n] + other[n]) / 2 for n in one})
-        row = play(sim, 1)[0]
-        for name, t in nets[0].body.state_dict().items():
-            assert_close(sim.state.server["shared"][f"body.{name}"], t, **TIGHT)
+
+    def work(_t: int, k: int, net: nn.Module) -> None:
+        descend(net, net.body, own_rows(sim, k), 2, 0.2)
+
+    for row in rounds(sim, 2, work, nets, shared=lambda n: n.startswith("body")):
         accuracy, loss = tuned_scores(sim, nets, "val", "all", epochs=6, lr=0.05, momentum=0.0)
         assert abs(row["val_acc"] - accuracy) < 1e-12 and abs(row["val_loss"] - loss) < 1e-12
     assert_same_numbers(sim.state.groups[0].tensors, heads)

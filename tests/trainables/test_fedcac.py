@@ -1,7 +1,5 @@
 """FedCAC: rounds by loops; what is sent."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Any
 
@@ -37,11 +35,11 @@ def with_whom(masks: list[Tensor], t: int, beta: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("beta", [2, 50])
-def test_rounds_by_loops(beta: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_by_loops(beta: int) -> None:
     rows = [5, 9, 7, 8]
     data = random_federation(rows, [[0, 1], [0, 1], [2, 3], [0, 2, 3]])
     sim = simulate("fedcac", DIGITS.override(participation=0.75), data, tau=0.4, together=beta, lr=0.1)
-    seen, alg, had = record_uploads(sim, monkeypatch), sim.setup.algorithm, {}
+    seen, alg, had = record_uploads(sim), sim.setup.algorithm, {}
     sizes = set()
     for t in range(1, 5):
         before = alg.broadcast(sim.state.server, torch.arange(4), next_task(sim))["shared"]

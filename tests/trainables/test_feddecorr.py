@@ -1,7 +1,5 @@
 """FedDecorr: correlations are torch.corrcoef's; rounds by hand, as paper and code have them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_means_of_steps

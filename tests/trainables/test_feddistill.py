@@ -1,32 +1,23 @@
 """FedDistill: the targets (whose, of which round), the loss and the ledger by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import assert_loss, first_client, movable
+from support.by_hand import SEEN, assert_loss, first_client, movable, three_of_four
 from support.helpers import DIGITS, client_net, next_task, own_rows, play, random_federation, simulate
 from support.numbers import TIGHT, numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import Batch, Ragged
-from fedtune.nn import architectures
+from fedtune.experiment.algorithm import Batch
 from fedtune.trainables.feddistill import FedDistill
 
 C = 4
-SEEN = torch.tensor([True, False, True, True])
 HELD = [[0, 1], [1, 2], [2, 0, 1], [3], [1, 3]]
 ROWS = [8, 6, 9, 5, 7]
-
-
-def targets() -> Ragged:
-    """Of three classes; the absent one is far off, so that reading it would show."""
-    return Ragged(torch.where(SEEN[:, None], 3 * randn(C, C, seed=9), 1e3), SEEN)
 
 
 def clients(sim: Any) -> dict[str, Tensor]:
@@ -59,7 +50,7 @@ def test_a_client_whose_classes_no_other_has_trains_as_local_and_the_others_do_n
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_loss_has_pytorchs_divergence_on_the_rows_with_a_target(temperature: float) -> None:
     m, x, y = first_client(simulate("feddistill", DIGITS, random_federation([9])))
-    m, s, known = movable(m), targets(), SEEN[y]
+    m, s, known = movable(m), three_of_four(3 * randn(C, C, seed=9)), SEEN[y]
     got = FedDistill(lam=3.0, temperature=temperature).loss(m, Batch(x, y, {}), {"targets": s})
     logits = m.head(m.body(x))
     q, p = (logits[known] / temperature).log_softmax(1), (s.values[y[known]] / temperature).softmax(1)
@@ -104,7 +95,7 @@ def test_targets_are_means_of_what_each_other_client_told_last_and_are_paid_for(
         heard = assert_targets(sim, table, ids)
         row = play(sim, 1)[0]
         for k in ids:  # what it tells is of its model as it has become
-            net_k, (x, y) = own_net(sim, k), own_rows(sim, k)
+            net_k, (x, y) = client_net(sim, k).eval(), own_rows(sim, k)
             logits = net_k(x).detach()
             table[k] = {c: logits[y == c].mean(0) for c in set(y.tolist())}
         assert row["down_floats"] == C * sum(heard) and row["down_ints"] == row["up_ints"] == 0
@@ -113,14 +104,3 @@ def test_targets_are_means_of_what_each_other_client_told_last_and_are_paid_for(
         fresh |= set(ids)
         kept |= fresh - set(ids)
     assert len(fresh) == 5 and kept
-
-
-def own_net(sim: Any, k: int) -> architectures.Net:
-    """Client k's model; its own architecture where they differ."""
-    task = sim.setup.task
-    if len(task.models) == 1:
-        return client_net(sim, k).eval()
-    net = architectures.build(task.models[k % len(task.models)], task.shape, task.classes, task.features).double()
-    group = next(g for g in sim.state.groups if k in g.ids.tolist())
-    net.load_state_dict({n: t[group.ids.tolist().index(k)].clone() for n, t in group.tensors.items()})
-    return net.eval()

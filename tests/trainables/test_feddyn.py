@@ -1,15 +1,15 @@
 """FedDyn: a first step is FedAvg's, and a server that goes on by it; rounds by hand; where it rests the loss does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from support.by_hand import mean_accuracy
-from support.helpers import BATCHNORM, DIGITS, client_draws, client_net, play, random_federation, simulate
+from support.by_hand import batches, mean_accuracy
+from support.helpers import BATCHNORM, DIGITS, client_net, play, random_federation, simulate
 from support.numbers import TIGHT, assert_close_numbers, copied
 from support.rest import slope_at_rest
 from torch import nn
 from torch.testing import assert_close
+
+from fedtune.engine.engine import participants
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
@@ -32,21 +32,19 @@ def test_rounds_by_hand() -> None:
     sim = simulate(
         "feddyn", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, momentum=0.0, alpha_dyn=alpha
     )
-    f, net = sim.setup.federation, client_net(sim, 0)
+    net = client_net(sim, 0)
     w = copied(sim.state.server["shared"])
     h = {n: torch.zeros_like(t) for n, t in w.items()}  # the paper's: -α times ours
     own = [dict(h) for _ in rows]
     for t in (1, 2, 3):
-        before, draws = copied(sim.state.groups[0].kept["gradient"]), [client_draws(sim, t, k) for k in range(4)]
         play(sim, 1)
-        kept = sim.state.groups[0].kept["gradient"]
-        chosen = torch.stack([(v != before[n]).flatten(1).any(1) for n, v in kept.items()]).any(0).nonzero()[:, 0]
+        kept, chosen = sim.state.groups[0].kept["gradient"], participants(sim.setup, t).tolist()
         assert len(chosen) == 3
         ends = []
-        for k in chosen.tolist():
+        for k in chosen:
             net.load_state_dict(copied(w))
-            for batch in draws[k].rows[0]:
-                loss = nn.functional.cross_entropy(net(f.x[batch]), f.y[batch])
+            for x, y in batches(sim, t, k):
+                loss = nn.functional.cross_entropy(net(x), y)
                 grads = torch.autograd.grad(loss, list(net.parameters()))
                 with torch.no_grad():
                     for (n, p), g in zip(net.named_parameters(), grads, strict=True):

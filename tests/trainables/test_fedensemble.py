@@ -1,7 +1,5 @@
 """FedEnsemble: the prediction is the mean of the uploaded models' scores, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -45,12 +43,10 @@ def predicted(sim: Any, k: int, x: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
 @pytest.mark.parametrize("average", ["logits", "probabilities"])
-def test_the_prediction_is_the_mean_of_the_uploaded_models(
-    average: str, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_prediction_is_the_mean_of_the_uploaded_models(average: str, model: str) -> None:
     scenario = Scenario(model=model, features=8, participation=0.75)
     sim, x = simulate("fedensemble", scenario, data(), average=average, lr=0.1), randn(6, 1, 8, 8)
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     for t in (1, 2):
         row = play(sim, 1)[0]
         up = seen[-1]["shared"]
@@ -74,11 +70,9 @@ def test_the_prediction_is_the_mean_of_the_uploaded_models(
 @pytest.mark.parametrize(
     ("share", "taking", "votes"), first([(0.5, 2, [1, 1, 2]), (0.75, 3, [1, 1, 1, 1]), (1.0, 4, [1, 1, 1, 1])], 1)
 )
-def test_all_adds_the_received_model_once_for_each_of_the_others(
-    share: float, taking: int, votes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_adds_the_received_model_once_for_each_of_the_others(share: float, taking: int, votes: list[int]) -> None:
     sim = simulate("fedensemble", BATCHNORM.override(participation=share), data(), members="all", lr=0.1)
-    seen, x = record_uploads(sim, monkeypatch), randn(6, 1, 8, 8)
+    seen, x = record_uploads(sim), randn(6, 1, 8, 8)
     play(sim, 1)
     received = copied(sim.state.server["shared"])  # what round 2 starts from
     play(sim, 1)
@@ -89,10 +83,14 @@ def test_all_adds_the_received_model_once_for_each_of_the_others(
     assert_close(predicted(sim, 0, x)["ensemble"].numpy(), want, **TIGHT)
 
 
-def test_with_personal_statistics_a_member_predicts_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedensemble", BATCHNORM.override(batch_norm="personal", participation=0.5), data(), lr=0.1)
-    seen, x = record_uploads(sim, monkeypatch), randn(6, 1, 8, 8)
-    play(sim, 2)
+@pytest.mark.parametrize("members", ["participants", "all"])
+def test_with_personal_statistics_members_predict_with_their_own_and_others_with_the_firsts(members: str) -> None:
+    scenario = BATCHNORM.override(batch_norm="personal", participation=0.5)
+    sim = simulate("fedensemble", scenario, data(), lr=0.1, members=members)
+    seen, x = record_uploads(sim), randn(6, 1, 8, 8)
+    play(sim, 1)
+    received = copied(sim.state.server["shared"])
+    play(sim, 1)
     up, own = seen[-1], sim.state.groups[0].tensors
     ids = up["ids"].tolist()
     assert set(own) == set(up["statistics"]) and len(own) == 6
@@ -100,24 +98,12 @@ def test_with_personal_statistics_a_member_predicts_with_its_own(monkeypatch: py
         assert torch.equal(t, own[n][ids])
     assert not torch.equal(own["body.1.running_mean"][ids[0]], own["body.1.running_mean"][ids[1]])
     each = [scores(sim, {n: v[i] for n, v in (up["shared"] | up["statistics"]).items()}, x) for i in range(2)]
+    if members == "all":
+        each += [scores(sim, received | {n: v[0] for n, v in up["statistics"].items()}, x)] * 2
     for k in range(4):
         assert_close(predicted(sim, k, x)["ensemble"].numpy(), np.mean(each, axis=0), **TIGHT)
         alone = scores(sim, sim.state.server["shared"] | {n: t[k] for n, t in own.items()}, x)
         assert_close(predicted(sim, k, x)["average"].numpy(), alone, **TIGHT)
-
-
-def test_with_personal_statistics_the_others_vote_with_the_first_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = BATCHNORM.override(batch_norm="personal", participation=0.5)
-    sim = simulate("fedensemble", scenario, data(), lr=0.1, members="all")
-    seen, x = record_uploads(sim, monkeypatch), randn(6, 1, 8, 8)
-    play(sim, 1)
-    received = copied(sim.state.server["shared"])
-    play(sim, 1)
-    up = seen[-1]
-    both = [{n: v[i] for n, v in (up["shared"] | up["statistics"]).items()} for i in range(2)]
-    third = received | {n: v[0] for n, v in up["statistics"].items()}
-    want = (scores(sim, both[0], x) + scores(sim, both[1], x) + 2 * scores(sim, third, x)) / 4
-    assert_close(predicted(sim, 3, x)["ensemble"].numpy(), want, **TIGHT)
 
 
 def test_before_the_first_round_the_start_predicts_and_no_member_is_sent() -> None:

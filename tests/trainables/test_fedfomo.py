@@ -1,7 +1,5 @@
 """FedFomo: candidates, weights and mixtures by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_own, sgd_step
@@ -40,15 +38,11 @@ def test_candidates_are_others_that_sent_a_model_the_trusted_ones_first_or_any()
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_three_rounds_by_hand(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_rounds_by_hand(executor: str) -> None:
     """Of 8 rows every fourth is held out; with B = 6 each batch is all others, in whatever order."""
     lr, config = 0.3, {"candidates": 2, "explore": 0.0, "held_out": 0.25, "momentum": 0.0, "batch": 6}
     sim = simulate("fedfomo", DIGITS, random_federation([8] * 3), executor=executor, lr=lr, local_steps=3, **config)
-    ups, nets, trust = (
-        record_uploads(sim, monkeypatch),
-        [client_net(sim, k) for k in range(3)],
-        torch.zeros(3, 3).double(),
-    )
+    ups, nets, trust = (record_uploads(sim), [client_net(sim, k) for k in range(3)], torch.zeros(3, 3).double())
     mixed = 0
     for t in (1, 2, 3):
         models = [{n: p.detach().clone() for n, p in net.named_parameters()} for net in nets]

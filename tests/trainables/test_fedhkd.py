@@ -1,14 +1,12 @@
 """FedHKD: the loss, what is told with how much noise, and the means, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import assert_loss, first_client, movable, softmax
+from support.by_hand import SEEN, assert_loss, first_client, movable, softmax, three_of_four
 from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, randn
 from torch import Tensor
@@ -20,13 +18,10 @@ from fedtune.trainables.fedhkd import FedHKD
 
 C, D = 4, 12
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
-SEEN = torch.tensor([True, False, True, True])
 
 
 def knowledge() -> dict[str, Ragged]:
-    """Of three classes; what is absent is far off, so that reading it would show."""
-    features, soft = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, C, seed=8).softmax(1)
-    return {"features": Ragged(features, SEEN), "soft": Ragged(torch.where(SEEN[:, None], soft, 7.0), SEEN)}
+    return {"features": three_of_four(randn(C, D, seed=9)), "soft": three_of_four(randn(C, C, seed=8).softmax(1))}
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
@@ -48,15 +43,12 @@ def test_the_loss_by_hand(soft: str, sharp: bool, temperature: float) -> None:
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
-    executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(executor: str) -> None:
     data, found = random_federation([8, 6, 9]), {}
     for sigma in (0.0, 2.0):
         sim = simulate("fedhkd", DIGITS, data, executor=executor, noise=sigma, least_share=0.0)
-        seen = record_uploads(sim, monkeypatch)
+        seen = record_uploads(sim)
         play(sim, 1)
-        monkeypatch.undo()
         found[sigma] = seen[0]
     wanted = sim.setup.algorithm.upload_noise(sim.setup.task)
     for k in range(3):

@@ -1,7 +1,5 @@
 """FedKD: what is sent and when; the losses, the clipping and a whole round by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import mean_accuracy
-from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
+from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, nets_of, part_of, stepped
 from support.helpers import DIGITS, next_task, own_rows, play, random_federation, simulate
 from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, flat, randn
 from support.rows import first
@@ -39,8 +37,6 @@ def with_spectrum(squares: list[float], rows: int, columns: int, seed: int = 0) 
     u, v = (torch.linalg.qr(randn(n, k, seed=seed + i))[0] for i, n in enumerate((rows, columns)))
     return u * torch.tensor(squares, dtype=torch.float64).sqrt() @ v.T
 
-
-# ---------------------------------------------------------------------------------------------------- the wire
 
 SPECTRUM = [50.0, 30.0, 15.0, 5.0]  # shares 0.5, 0.8, 0.95, 1
 
@@ -151,17 +147,11 @@ def test_a_decomposition_that_does_not_converge_ends_as_diverged(monkeypatch: py
         play(sim, 1)
 
 
-# -------------------------------------------------------------------------------------------------- the schedule
-
-
 def test_the_energy_rises_in_a_line_to_its_end_in_the_last_round() -> None:
     alg = FedKD(energy_start=0.6, energy_end=0.9)
     got = [alg.energy(torch.tensor([t, 3])).item() for t in (1, 2, 3)]
     assert_close(got, [0.7, 0.8, 0.9], **TIGHT)
     assert all(FedKD(**ALL).energy(torch.tensor([t, 7])) == 1 for t in range(8))
-
-
-# ------------------------------------------------------------------------------------------------ the limit case
 
 
 @pytest.mark.parametrize("model", first(["cnn8", "fedgen-cnn"], 1))
@@ -193,9 +183,6 @@ def test_at_full_energy_the_server_has_the_plain_mean_of_the_very_mentees() -> N
         )
 
 
-# ---------------------------------------------------------------------------------------------------- the losses
-
-
 def losses(
     own: architectures.Net, mentee: architectures.Net, w: Tensor, x: Tensor, y: Tensor, over: str = "rows"
 ) -> list[Tensor]:
@@ -221,12 +208,8 @@ def gradients(
 
 def three(sim: Simulation, k: int) -> tuple[architectures.Net, architectures.Net, Tensor]:
     """Client k's own net, mentee and W, as it has them."""
-    task, group = sim.setup.task, next(g for g in sim.state.groups if k in g.ids.tolist())
-    tensors = {n: t[group.ids.tolist().index(k)] for n, t in group.tensors.items()}
-    names = task.models[k % len(task.models)], sim.setup.algorithm.mentee or task.models[0]  # type: ignore[attr-defined]
-    own, mentee = (architectures.build(n, task.shape, task.classes, task.features) for n in names)
-    w = tensors["align.weight"].clone().requires_grad_()
-    return part_of(own, tensors), part_of(mentee, tensors, "mentee."), w
+    own, mentee, tensors = nets_of(sim, k, "mentee")
+    return own, mentee, tensors["align.weight"].clone().requires_grad_()
 
 
 @pytest.mark.parametrize("over", ["rows", "elements"])
@@ -259,9 +242,6 @@ def test_where_both_nets_are_certain_nothing_divides_by_zero() -> None:
     for n in ("head.bias", "mentee.head.bias"):
         sure[n][2] = 1e4  # both nets say class 2 for certain, and it is
     assert sim.setup.algorithm.loss(Model(group.net, sure), Batch(x, torch.full_like(y, 2), {}), {}) == 0
-
-
-# ------------------------------------------------------------------------------------------------------- a round
 
 
 def compressed(net: dict[str, Tensor], energy: float) -> dict[str, Tensor]:
@@ -309,9 +289,6 @@ def test_two_rounds_by_hand(executor: str, scenario: Scenario, coupled: bool) ->
             assert_close_numbers(dict(own.state_dict()), want[k][0])
             assert_close_numbers(dict(mentee.state_dict()), want[k][1])
             assert_close(w.detach(), want[k][2], **TIGHT)
-
-
-# ----------------------------------------------------------------------------------------- what is common, and scored
 
 
 @pytest.mark.parametrize(("mentee", "want"), [("", "mlp"), ("cnn8-wide", "cnn8-wide")])

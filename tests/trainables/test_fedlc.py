@@ -1,7 +1,5 @@
 """FedLC: rounds by hand; classes that a client lacks are left alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import assert_means_of_steps

@@ -1,7 +1,5 @@
 """FedNTD: its loss and a round by hand."""
 
-from __future__ import annotations
-
 import torch
 from support.by_hand import assert_means_of_steps
 from support.helpers import BATCHNORM, DIGITS, own_rows, random_federation, simulate

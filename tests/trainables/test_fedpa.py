@@ -1,22 +1,20 @@
 """FedPA: schedules, pull, push and prototypes by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import assert_one_step, step
-from support.generators import as_net, cross_entropies, inputs, module, told_by
-from support.helpers import DIGITS, EARLY, next_task, own_rows, play, random_federation, record_uploads, simulate
+from support.by_hand import SEEN, assert_one_step, first_client, step, three_of_four
+from support.generators import as_net, cross_entropies, inputs, module, slopes, told_by
+from support.helpers import DIGITS, EARLY, next_task, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, flat, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
+from fedtune.experiment.algorithm import Batch, Ragged, Task
 from fedtune.nn.generators import Net, generate
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedpa import FedPA
@@ -25,7 +23,6 @@ SMALL = EARLY["fedpa"]
 D, C = 12, 4
 OFF = {"lam_ge": 0.0, "lam_po": 0.0, "gamma_ad": 0.0}
 FLAT = {n: 1.0 for n in ("ge_decay", "po_decay", "fid_decay", "div_decay", "ad_decay")}
-SEEN = torch.tensor([True, False, True, True])
 
 
 def two() -> Any:
@@ -34,11 +31,7 @@ def two() -> Any:
 
 
 def filled() -> Ragged:
-    """Prototypes of three classes; the absent one is far off, so that reading it would show."""
-    return Ragged(torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), SEEN)
-
-
-# ------------------------------------------------------------------------------------------------- what is sent
+    return three_of_four(randn(C, D, seed=9))
 
 
 ALL = {"shared", "generator", "labels", "protos"}
@@ -56,10 +49,10 @@ ABLATIONS: dict[str, tuple[dict, set, set]] = {  # table IV: what is down from r
 
 
 @pytest.mark.parametrize("which", ABLATIONS)
-def test_an_ablation_sends_only_what_the_remaining_terms_need(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ablation_sends_only_what_the_remaining_terms_need(which: str) -> None:
     config, down, up = ABLATIONS[which]
     sim = simulate("fedpa", DIGITS, two(), **SMALL, **config)
-    seen, start = record_uploads(sim, monkeypatch), copied(flat(sim.state.server["nets"]))
+    seen, start = record_uploads(sim), copied(flat(sim.state.server["nets"]))
     for t in range(3):
         sent = sim.setup.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))
         assert set(sent) == (down if t else {"shared"})
@@ -83,9 +76,6 @@ def test_without_generated_features_the_push_changes_nothing(lam_po: float) -> N
     assert_same_numbers(flat(a.state.server), flat(b.state.server))
 
 
-# ---------------------------------------------------------------------------------------------------- schedules
-
-
 def test_the_pull_falls_to_its_floor_in_round_174_as_the_paper_counts() -> None:
     alg = FedPA()
     for t in (0, 1, 100, 173):
@@ -106,13 +96,13 @@ def test_no_pull_is_no_pull_whatever_the_floor() -> None:
 
 
 @pytest.mark.parametrize("t", [0, 1, 100, 174])
-def test_every_weight_decays_by_its_own_factor(t: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_weight_decays_by_its_own_factor(t: int) -> None:
     decays = {"fid_decay": 0.91, "div_decay": 0.93, "ad_decay": 0.95}
     base = {"bounded": False, "gamma_fid": 2.0, "gamma_div": 3.0, "gamma_ad": 0.5, "reduce": "sum"}
     later = {"gamma_fid": 2 * 0.91**t, "gamma_div": 3 * 0.93**t, "gamma_ad": 0.5 * 0.95**t}
-    got = generator_loss(FedPA(**base, **decays), monkeypatch, t=t)
+    got = generator_loss(FedPA(**base, **decays), t=t)
     part = [
-        generator_loss(FedPA(**base | zero | {"bounded": False}, **FLAT), monkeypatch)
+        generator_loss(FedPA(**base | zero | {"bounded": False}, **FLAT))
         for zero in ({"gamma_div": 0.0, "gamma_ad": 0.0}, {"gamma_ad": 0.0}, {})
     ]
     values = [f(*POINT) for f in part]
@@ -121,19 +111,10 @@ def test_every_weight_decays_by_its_own_factor(t: int, monkeypatch: pytest.Monke
     assert_close(got(*POINT), want, **TIGHT)
 
 
-# -------------------------------------------------------------------------------------------------- the client
-
-
-def model() -> tuple[Any, Model, Tensor, Tensor]:
-    sim = simulate("fedpa", DIGITS, random_federation([9]), **SMALL)
-    group = sim.state.groups[0]
-    return sim, Model(group.net, {n: t for n, t in sim.state.server["shared"].items()}), *own_rows(sim, 0)
-
-
 @pytest.mark.parametrize("t", [1, 100, 174, 200])
 @pytest.mark.parametrize("distance", ["l2", "mse"])
 def test_the_pull_by_hand_masks_a_class_without_a_prototype(distance: str, t: int) -> None:
-    _, m, x, y = model()
+    m, x, y = first_client(simulate("fedpa", DIGITS, random_federation([9]), **SMALL))
     z, p, total = m.body(x).numpy(), filled(), 0.0
     for row, c in zip(z, y.tolist(), strict=True):
         apart = row - p.values[c].numpy()
@@ -163,9 +144,6 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     assert_one_step(sim, loss)
 
 
-# --------------------------------------------------------------------------------------------------- prototypes
-
-
 # ------------------------------------------------------------------------------------------------ the generator
 
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -184,12 +162,10 @@ def feature() -> Tensor:
     return module(net)(inputs(noise, y)).detach()
 
 
-def generator_loss(
-    alg: FedPA, monkeypatch: pytest.MonkeyPatch, last: Ragged | None = None, new: Ragged | None = None, t: int = 0
-) -> Any:
+def generator_loss(alg: FedPA, last: Ragged | None = None, new: Ragged | None = None, t: int = 0) -> Any:
     """What the generator descends on in round t = 0, 1, …, by net, noise and labels, with its gradient."""
     found: list[Any] = []
-    monkeypatch.setattr(FedPA, "train_net", lambda self, server, task, loss: found.append(loss) or server)
+    object.__setattr__(alg, "train_net", lambda server, task, loss: found.append(loss) or server)
     server = {n: v for n, v in FedPA(gen_hidden=16, noise_width=5).init(TASK).items() if n != "protos"}
     last = last or filled()
     new = new or Ragged(randn(3, C, D, seed=5), torch.zeros(3, C, dtype=torch.bool))
@@ -198,7 +174,6 @@ def generator_loss(
         {"shared": HEADS, "rows": COUNTS.sum(1), "counts": COUNTS, "ids": torch.arange(3), "protos": new},
         TASK._replace(t=t + 1),
     )
-    monkeypatch.undo()
 
     def loss(net: Net, noise: Tensor, y: Tensor) -> Tensor:
         h = generate(copied(net), noise, y, training=True)
@@ -208,14 +183,14 @@ def generator_loss(
     return loss
 
 
-def push(alg: Any, monkeypatch: pytest.MonkeyPatch, **setting: Any) -> tuple[Tensor, dict[str, Tensor]]:
+def push(alg: Any, **setting: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The part of that loss with the minus, and its gradient: what gamma_ad adds."""
     net, noise, y = POINT
     parts = []
     for gamma in (1.5, 0.0):
         leaves = {n: t.clone().requires_grad_("running" not in n) for n, t in net.items()}
         algorithm = FedPA(**{"distance": "l2"} | alg, gamma_ad=gamma)
-        loss = generator_loss(algorithm, monkeypatch, **setting)(leaves, noise, y)
+        loss = generator_loss(algorithm, **setting)(leaves, noise, y)
         moving = {n: t for n, t in leaves.items() if t.requires_grad}
         grads = torch.autograd.grad(loss, list(moving.values()))
         parts.append((loss.detach(), dict(zip(moving, grads, strict=True))))
@@ -238,12 +213,10 @@ def mean_far(h: Tensor, p: Ragged, distance: str) -> float:
 
 
 @pytest.mark.parametrize("distance", ["l2", "mse"])
-def test_below_its_bound_the_push_is_minus_gamma_times_the_distance(
-    distance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_below_its_bound_the_push_is_minus_gamma_times_the_distance(distance: str) -> None:
     wide = Ragged(filled().values * 3, SEEN)
     assert mean_far(feature(), wide, distance) < mean_apart(wide, distance)
-    got, grads = push({"distance": distance}, monkeypatch, last=wide)
+    got, grads = push({"distance": distance}, last=wide)
     assert_close(got.item(), -1.5 * mean_far(feature(), wide, distance), rtol=0, atol=1e-11)  # a difference of sums
     want = module(POINT[0])
     h, total = want(inputs(*POINT[1:])), torch.zeros((), dtype=torch.float64)
@@ -252,47 +225,45 @@ def test_below_its_bound_the_push_is_minus_gamma_times_the_distance(
         if SEEN[c]:
             total = total - 1.5 * (apart.norm() if distance == "l2" else apart.square().mean()) / 8
     total.backward()
-    for name, place in {"in.weight": "0.weight", "norm.weight": "1.weight", "out.weight": "3.weight"}.items():
-        assert_close(grads[name], want.get_parameter(place).grad, rtol=0, atol=1e-11)
+    for name, grad in slopes(want).items():
+        assert_close(grads[name], grad, rtol=0, atol=1e-11)
     before, step = mean_far(feature(), wide, distance), 1e-3
     moved = POINT[0] | {n: POINT[0][n] - step * g for n, g in grads.items()}
     assert mean_far(module(moved)(inputs(*POINT[1:])).detach(), wide, distance) > before
 
 
 @pytest.mark.parametrize("distance", ["l2", "mse"])
-def test_past_its_bound_the_push_is_constant_unless_it_is_unbounded(
-    distance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_past_its_bound_the_push_is_constant_unless_it_is_unbounded(distance: str) -> None:
     near = Ragged(filled().values[:1] + 0.01 * randn(C, D, seed=4), SEEN)
     cap = mean_apart(near, distance)
     assert mean_far(feature(), near, distance) > cap > 0
-    got, grads = push({"distance": distance}, monkeypatch, last=near)
+    got, grads = push({"distance": distance}, last=near)
     assert_close(got.item(), -1.5 * cap, rtol=0, atol=1e-11)
     assert all((g == 0).all() for g in grads.values())
-    free, grads = push({"distance": distance, "bounded": False}, monkeypatch, last=near)
+    free, grads = push({"distance": distance, "bounded": False}, last=near)
     assert_close(free.item(), -1.5 * mean_far(feature(), near, distance), rtol=0, atol=1e-11)
     assert grads["out.weight"].abs().max() > 1e-3
 
 
-def test_the_push_is_from_the_new_prototypes_or_from_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_push_is_from_the_new_prototypes_or_from_the_last() -> None:
     last, new = filled(), Ragged(randn(3, C, D, seed=6), COUNTS > 0)
     mean = torch.stack([(COUNTS[:, c, None] * new.values[:, c]).sum(0) / 8 for c in range(C)])
     for targets, want in (("new", Ragged(mean, torch.ones(C, dtype=torch.bool))), ("last", last)):
-        got, _ = push({"targets": targets, "bounded": False}, monkeypatch, last=last, new=new)
+        got, _ = push({"targets": targets, "bounded": False}, last=last, new=new)
         assert_close(got.item(), -1.5 * mean_far(feature(), want, "l2"), rtol=0, atol=1e-11)
     none = Ragged(last.values, torch.zeros(C, dtype=torch.bool))
     for bounded in (True, False):  # at the end of round 0 there is no last one: no push
-        got, grads = push({"targets": "last", "bounded": bounded}, monkeypatch, last=none, new=new)
+        got, grads = push({"targets": "last", "bounded": bounded}, last=none, new=new)
         assert got == 0 and all((g == 0).all() for g in grads.values())
 
 
 @pytest.mark.parametrize("pairs", ["same", "other", "all"])
 @pytest.mark.parametrize("weighing", ["labels", "mean"])
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
-def test_the_generators_loss_by_hand(reduce: str, weighing: str, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_generators_loss_by_hand(reduce: str, weighing: str, pairs: str) -> None:
     how = {"reduce": reduce, "weighing": weighing, "pairs": pairs, "distance": "l2"}
     alg = FedPA(gamma_fid=2.0, gamma_div=3.0, gamma_ad=0.5, **how)
-    got = generator_loss(alg, monkeypatch)(*POINT).item()
+    got = generator_loss(alg)(*POINT).item()
     h, noise = feature(), POINT[1].numpy()
     ce, share = cross_entropies(HEADS, h, Y), COUNTS.numpy() / 8
     weight = share[:, Y]
@@ -311,10 +282,10 @@ def test_the_generators_loss_by_hand(reduce: str, weighing: str, pairs: str, mon
     assert_close(got, float(want), **TIGHT)
 
 
-def test_a_round_of_the_generators_training_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_the_generators_training_by_hand() -> None:
     small = {"gen_steps": 12, "gen_hidden": 16, "gen_batch": 8}
     sim = simulate("fedpa", DIGITS, two(), **small, distance="l2", gamma_ad=0.7, bounded=False)
-    whole, seen = module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
+    whole, seen = module(sim.state.server["nets"]), record_uploads(sim)
     play(sim, 1)
     up, protos = seen[0]["shared"], sim.state.server["protos"]
     share = np.array([[0.25, 0.25, 1, 0], [0.75, 0.75, 0, 0]])

@@ -1,7 +1,5 @@
 """FedPAC: rounds by hand, with prototypes, moments and mixtures of heads."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

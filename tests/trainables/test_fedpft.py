@@ -1,7 +1,5 @@
 """FedPFT: one Gaussian a class in closed form; mixtures go up once; the head is fitted to draws; bodies stand still."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import step
@@ -20,11 +18,11 @@ D = 12
 
 
 @pytest.mark.parametrize("name", ["fedpft", "gfpl"])
-def test_one_component_is_each_classs_gaussian(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_component_is_each_classs_gaussian(name: str) -> None:
     """Of the model as it was trained: GFPL's retraining afterwards leaves the body alone."""
     config = SMALL if name == "fedpft" else EARLY["gfpl"] | {"variance_floor": 1e-6}
     sim = simulate(name, DIGITS, random_federation([24, 17, 9], HELD), **config | {"components": 1})
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     row = play(sim, 1 if name == "fedpft" else 2)[-1]
     local = unpack(seen[0]["mixtures"].values)
     for k, own in enumerate(HELD):
@@ -73,9 +71,9 @@ def test_two_rounds_of_the_head_by_hand(executor: str) -> None:
             assert_close(sim.state.groups[0].tensors[f"head.{name}"][0], p.detach(), rtol=0, atol=1e-10)
 
 
-def test_mixtures_go_up_once_whoever_takes_part_and_bodies_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixtures_go_up_once_whoever_takes_part_and_bodies_stand_still() -> None:
     sim = simulate("fedpft", DIGITS.override(participation=0.5), random_federation([9, 8, 7, 6]), **SMALL)
-    seen, before = record_uploads(sim, monkeypatch), copied(sim.state.groups[0].tensors)
+    seen, before = record_uploads(sim), copied(sim.state.groups[0].tensors)
     rows, sent = play(sim, 6), set()
     for up, row in zip(seen, rows, strict=True):
         now = set(up["ids"].tolist())

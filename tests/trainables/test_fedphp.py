@@ -1,7 +1,5 @@
 """FedPHP: rounds by hand, MMD and its kernels by loops; what a private model keeps."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

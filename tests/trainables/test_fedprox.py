@@ -1,7 +1,5 @@
 """FedProx: two steps and the penalty by hand."""
 
-from __future__ import annotations
-
 from support.by_hand import assert_means_of_steps, distance
 from support.helpers import DIGITS, own_rows, random_federation, simulate
 from support.numbers import TIGHT, randn

@@ -1,37 +1,28 @@
 """FedRep: the head first, on a body that stands still; then the body under a head that stands still."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-import torch
-from support.by_hand import step
+from support.by_hand import descend, rounds
 from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
-from support.numbers import assert_close_numbers, assert_same_numbers, copied, numbers
-from torch import Tensor, nn
+from support.numbers import assert_close_numbers, assert_same_numbers, copied
+from torch import nn
 
 from fedtune.experiment.algorithm import Phase
 from fedtune.experiment.scenario import Scenario
-
-
-def steps(net: nn.Module, part: nn.Module, x: Tensor, y: Tensor, number: int, lr: float, momentum: float) -> None:
-    optimizer = torch.optim.SGD(part.parameters(), lr=lr, momentum=momentum)
-    for _ in range(number):
-        step(optimizer, nn.functional.cross_entropy(net(x), y))
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_a_round_is_tau_epochs_of_the_head_and_then_the_local_work_of_the_body(executor: str) -> None:
     work = {"executor": executor, "head_epochs": 3, "local_epochs": 2, "batch": 8, "lr": 0.1, "momentum": 0.5}
     sim = simulate("fedrep", DIGITS, random_federation([8]), **work)
-    net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
-    for _ in range(2):  # with B = n each epoch is one step on all rows
-        steps(net, net.head, x, y, 3, 0.1, 0.5)
-        steps(net, net.body, x, y, 2, 0.1, 0.5)
-        play(sim, 1)
-        got = {n.split("/")[-1]: t for n, t in numbers(sim.state).items()}
-        assert_close_numbers(got, net.state_dict())
+
+    def work(_t: int, k: int, net: nn.Module) -> None:  # with B = n each epoch is one step on all rows
+        descend(net, net.head, own_rows(sim, k), 3, 0.1, 0.5)
+        descend(net, net.body, own_rows(sim, k), 2, 0.1, 0.5)
+
+    for _ in rounds(sim, 2, work, shared=lambda n: n.startswith("body")):
+        pass
 
 
 def test_the_local_work_is_the_bodys_and_tau_is_the_heads() -> None:
@@ -50,7 +41,7 @@ def test_the_head_is_a_linear_classifier_on_features_computed_once(model: str, e
     z = net.body(x).detach()
     head = nn.Linear(12, 4).double()
     head.load_state_dict(net.head.state_dict())
-    steps(head, head, z, y, 5, 0.2, 0.0)
+    descend(head, head, (z, y), 5, 0.2)
     play(sim, 1)
     assert_close_numbers(
         {n: t[0] for n, t in sim.state.groups[0].tensors.items()},

@@ -1,13 +1,11 @@
 """FedSAM: steps of SGD and momentum by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from support.by_hand import slope
-from support.helpers import DIGITS, client_draws, client_net, play, random_federation, simulate
-from support.numbers import assert_close_numbers, copied
-from torch import Tensor
+from support.by_hand import batches, rounds, slope
+from support.helpers import DIGITS, client_net, play, random_federation, simulate
+from support.numbers import assert_close_numbers
+from torch import Tensor, nn
 
 
 def size(g: dict[str, Tensor]) -> float:
@@ -20,23 +18,19 @@ def test_two_rounds_by_hand(executor: str) -> None:
     rho, eta, decay = 0.3, 0.1, 0.01
     config = {"rho": rho, "lr": eta, "momentum": 0.5, "weight_decay": decay, "batch": 4}
     sim = simulate("fedsam", DIGITS, random_federation([4, 11]), executor=executor, **config)
-    f, net = sim.setup.federation, client_net(sim, 0)
-    w = copied(sim.state.server["shared"])
-    for t in (1, 2):
-        ends = []
-        for k in range(2):
-            at, speed = w, {}
-            for batch in client_draws(sim, t, k).rows[0]:
-                x, y = f.x[batch], f.y[batch]
-                g = slope(net, at, x, y)
-                uphill = {n: at[n] + rho * g[n] / size(g) for n in at}
-                step = {n: d + decay * at[n] for n, d in slope(net, uphill, x, y).items()}
-                speed = {n: 0.5 * speed[n] + step[n] for n in at} if speed else step
-                at = {n: at[n] - eta * speed[n] for n in at}
-            ends.append(at)
-        w = {n: (4 * ends[0][n] + 11 * ends[1][n]) / 15 for n in w}
-        play(sim, 1)
-        assert_close_numbers(sim.state.server["shared"], w)
+
+    def work(t: int, k: int, net: nn.Module) -> None:
+        at, speed = {n: p.detach() for n, p in net.named_parameters()}, {}
+        for x, y in batches(sim, t, k):
+            g = slope(net, at, x, y)
+            uphill = {n: at[n] + rho * g[n] / size(g) for n in at}
+            step = {n: d + decay * at[n] for n, d in slope(net, uphill, x, y).items()}
+            speed = {n: 0.5 * speed[n] + step[n] for n in at} if speed else step
+            at = {n: at[n] - eta * speed[n] for n in at}
+        net.load_state_dict(at)
+
+    for _ in rounds(sim, 2, work):
+        pass
 
 
 def test_a_frozen_body_is_not_moved_uphill() -> None:

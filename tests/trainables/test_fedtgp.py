@@ -1,12 +1,10 @@
 """FedTGP: margin, server training and start by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import step
+from support.by_hand import first_client, step
 from support.helpers import DIGITS, own_rows, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, assert_close_numbers
 from torch import Tensor, nn
@@ -14,7 +12,7 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
+from fedtune.experiment.algorithm import Batch, Ragged, Task
 from fedtune.trainables.fedtgp import FedTGP, prototypes
 
 C, D = 4, 12
@@ -60,11 +58,11 @@ def server_loss(p: Tensor, y: list[int], made: Tensor, margin: float) -> Tensor:
 
 
 @pytest.mark.parametrize(("weighting", "tau"), [("clients", 100.0), ("clients", 0.2), ("rows", 100.0)])
-def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float) -> None:
     data = random_federation([8, 6, 7], [[0, 0, 1], [1, 2, 2], [0, 2, 1]])
     scenario = DIGITS.override(participation=0.7)
     sim = simulate("fedtgp", scenario, data, weighting=weighting, tau=tau, batch=3, **SMALL)
-    twin, seen, bounded = Twin(0), record_uploads(sim, monkeypatch), set()
+    twin, seen, bounded = Twin(0), record_uploads(sim), set()
     for t in (1, 2, 3):
         play(sim, 1)
         (values, held), ids = seen[-1]["protos"], engine.participants(sim.setup, t).tolist()
@@ -100,22 +98,10 @@ def test_a_prototype_that_lies_on_its_target_has_a_finite_slope() -> None:
         assert all(t.isfinite().all() and not torch.equal(t, net[n]) for n, t in got.items())
 
 
-@pytest.mark.parametrize("weighting", ["clients", "rows"])
-def test_all_classes_are_sent_and_rows_only_if_they_weigh(weighting: str) -> None:
-    data = random_federation([8, 6, 7], HELD)
-    sim = simulate("fedtgp", DIGITS.override(participation=0.7), data, weighting=weighting, **SMALL)
-    for t in (1, 2, 3):
-        ids = engine.participants(sim.setup, t).tolist()
-        row, told = play(sim, 1)[0], sum(len(HELD[k]) for k in ids)
-        assert row["down_floats"] == (0 if t == 1 else 2 * C * D) and row["down_ints"] == 0
-        assert row["up_floats"] == D * told and row["up_ints"] == (told if weighting == "rows" else 0)
-
-
 def test_the_clients_loss_and_the_prediction_are_of_the_trained_prototypes() -> None:
     sim = simulate("fedtgp", DIGITS, random_federation([9, 8], HELD[1:]), lam=7.0, **SMALL)
     play(sim, 2)
-    group, server = sim.state.groups[0], sim.state.server
-    m, (x, y) = Model(group.net, {n: t[0] for n, t in group.tensors.items()}), own_rows(sim, 0)
+    server, (m, x, y) = sim.state.server, first_client(sim)
     made, z = prototypes(server["net"]), m.body(x)
     alg, down = sim.setup.algorithm, {"protos": server["protos"]}
     want = F.cross_entropy(m.head(z), y) + 7 * ((z - made[y]) ** 2).mean()
@@ -128,8 +114,7 @@ def test_the_clients_loss_and_the_prediction_are_of_the_trained_prototypes() -> 
 
 def test_before_the_first_exchange_there_is_no_target() -> None:
     sim = simulate("fedtgp", DIGITS, random_federation([9]), lam=7.0)
-    group = sim.state.groups[0]
-    m, (x, y) = Model(group.net, {n: t[0] for n, t in group.tensors.items()}), own_rows(sim, 0)
+    m, x, y = first_client(sim)
     down = {"protos": sim.state.server["protos"]}
     assert isinstance(down["protos"], Ragged) and not down["protos"].present.any()
     assert_close(sim.setup.algorithm.loss(m, Batch(x, y, {}), down), F.cross_entropy(m.head(m.body(x)), y), **TIGHT)

@@ -1,7 +1,5 @@
 """FeSEM: the E and the M step, the first centres and whole rounds by hand."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -138,10 +136,10 @@ def test_what_is_not_finite_is_left_for_the_engine_to_find(bad: float) -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_with_some_of_the_clients_by_hand(model: str) -> None:
     scenario = Scenario(model=model, features=8, participation=0.5)
     sim = simulate("fesem", scenario, random_federation([5, 9, 7, 4, 12, 6]), clusters=2, lr=0.3)
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     centres: np.ndarray = np.zeros(0)
     cluster = np.full(6, -1)
     for t in range(1, 6):

@@ -1,7 +1,5 @@
 """Which scenarios an algorithm takes, and what it says that it scores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

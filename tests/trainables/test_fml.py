@@ -1,14 +1,12 @@
 """FML: without mutual learning it is Local beside FedAvg of the meme; the losses, the clipping and the mean by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
+from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, nets_of, stepped
 from support.helpers import DIGITS, own_rows, play, random_federation, simulate
 from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
 from torch import Tensor
@@ -21,16 +19,6 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.nn.divergences import imitate
 from fedtune.trainables.fml import FML
-
-
-def pair(sim: Simulation, k: int, small: str = "meme") -> tuple[architectures.Net, architectures.Net]:
-    """Client k's own net, and the common one as the server has it, as ordinary modules."""
-    task, alg = sim.setup.task, sim.setup.algorithm
-    group = next(g for g in sim.state.groups if k in g.ids.tolist())
-    own = {n: t[group.ids.tolist().index(k)] for n, t in group.tensors.items()}
-    names = task.models[k % len(task.models)], getattr(alg, small) or task.models[0]
-    nets = [architectures.build(n, task.shape, task.classes, task.features) for n in names]
-    return part_of(nets[0], own), part_of(nets[1], sim.state.server["shared"], "meme.")
 
 
 @pytest.mark.parametrize("over", ["rows", "elements"])
@@ -84,7 +72,7 @@ def test_memes_of_unequal_clients_count_alike_unless_weighed() -> None:
 
 def one_batch(**config: Any) -> tuple[FML, Model, Batch, architectures.Net, architectures.Net]:
     sim = simulate("fml", DIGITS, random_federation([6, 9]), **config)
-    state, (own, meme) = sim.state, pair(sim, 1)
+    state, (own, meme, _) = sim.state, nets_of(sim, 1, "meme")
     tensors = {n: t[1] for n, t in state.groups[0].tensors.items()} | state.server["shared"]
     leaves = {n: t.clone().requires_grad_() for n, t in tensors.items()}
     return sim.setup.algorithm, Model(state.groups[0].net, leaves), Batch(*own_rows(sim, 1), {}), own, meme
@@ -125,7 +113,7 @@ def test_a_round_by_hand_each_net_of_each_client_clipped_by_itself(
     def by_hand(sim: Simulation, bound: float) -> tuple[list, list[float]]:
         trained, norms = [], []
         for k in range(3):
-            own, meme = pair(sim, k)
+            own, meme, _ = nets_of(sim, k, "meme")
             mine, theirs = losses(own, meme, *own_rows(sim, k), 0.3, 0.8)
             moved = []
             for net, loss in ((own, mine), (meme, theirs)):
@@ -143,7 +131,7 @@ def test_a_round_by_hand_each_net_of_each_client_clipped_by_itself(
         assert not bound or min(norms) < bound < max(norms)
         play(sim, 1)
         for k in range(3):
-            assert_close_numbers(dict(pair(sim, k)[0].state_dict()), want[k][0])
+            assert_close_numbers(dict(nets_of(sim, k, "meme")[0].state_dict()), want[k][0])
         mean = {f"meme.{n}": sum(w[1][n] for w in want) / 3 for n in want[0][1]}
         assert_close_numbers(sim.state.server["shared"], mean)
 

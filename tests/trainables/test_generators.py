@@ -1,7 +1,5 @@
 """Generators of features: a client's step beside one, what is sent, and who leaves it as it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

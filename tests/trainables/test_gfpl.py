@@ -1,21 +1,19 @@
 """GFPL: the frame, the losses by hand, when events happen, what they send, and what they move."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.by_hand import step
-from support.helpers import DIGITS, EARLY, own_rows, play, random_federation, record_uploads, simulate
+from support.by_hand import cross_entropy, first_client, head_on, step
+from support.helpers import DIGITS, EARLY, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, assert_same_numbers, copied, numbers, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import DOWN, UP, Batch, Model, Phase, Ragged, Task
+from fedtune.experiment.algorithm import DOWN, UP, Batch, Phase, Ragged, Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.mixtures import Mixtures
 from fedtune.trainables.gfpl import GFPL, pack, unpack
@@ -30,11 +28,6 @@ def data(sizes: tuple[int, ...] = (24, 17, 9)) -> Any:
     return random_federation(sizes, HELD)
 
 
-def client(sim: Any, k: int = 0) -> Model:
-    group = sim.state.groups[0]
-    return Model(group.net, {n: t[k] for n, t in group.tensors.items()})
-
-
 def rows_of(name: str, state: engine.State) -> dict[str, Tensor]:
     return {n: t.clone() for n, t in numbers(state).items() if f"/{name}." in n}
 
@@ -43,9 +36,6 @@ def test_the_ablation_without_the_dual_classifier_has_neither_projection_nor_fra
     for dcs, parts in ((True, {"body", "head", "proj", "etf"}), (False, {"body", "head"})):
         tensors = simulate("gfpl", dcs=dcs).state.groups[0].tensors
         assert {n.split(".")[0] for n in tensors} == parts
-
-
-# ---------------------------------------------------------------------------------------- frame and losses
 
 
 @pytest.mark.parametrize("width", [0, 9, 30])
@@ -74,10 +64,10 @@ def test_the_frame_never_moves() -> None:
 
 def test_the_dual_loss_by_hand() -> None:
     sim = simulate("gfpl", DIGITS, data())
-    m, (x, y) = client(sim), own_rows(sim, 0)
+    m, x, y = first_client(sim)
     f, label = m.body(x).numpy(), y.numpy()
-    logits = f @ m["head.weight"].numpy().T + m["head.bias"].numpy()
-    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
+    logits = head_on(m, f)
+    ce = cross_entropy(logits, label)
     h = f @ m["proj.weight"].numpy().T + m["proj.bias"].numpy()
     h /= np.linalg.norm(h, axis=1, keepdims=True)
     dots = (h * m["etf.columns"].numpy().T[label]).sum(1)
@@ -95,9 +85,6 @@ def test_the_dual_loss_by_hand() -> None:
         assert_close(ways[name].numpy(), want, **TIGHT)
     assert [list(GFPL(predictor=w).predict(m, x, {}))[0] for w in ways] == list(ways) == ["classifier", "etf", "sum"]
     assert list(GFPL(predictor="etf", dcs=False).predict(m, x, {})) == ["classifier"]
-
-
-# --------------------------------------------------------------------------------------------------- events
 
 
 @pytest.mark.parametrize(
@@ -127,9 +114,9 @@ def test_events_are_the_multiples_of_s_t_from_t1_on(start: int, every: int, roun
 
 
 @pytest.mark.parametrize("threshold", [0.1, 300.0])
-def test_an_event_costs_exactly_what_the_paper_counts(threshold: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_costs_exactly_what_the_paper_counts(threshold: float) -> None:
     sim = simulate("gfpl", DIGITS, data((44, 17, 9)), **(EVENTFUL | {"threshold": threshold, "components": 4}))
-    seen = record_uploads(sim, monkeypatch)
+    seen = record_uploads(sim)
     quiet, event = play(sim, 2)
     assert quiet["up_bytes"] == quiet["down_bytes"] == 0 and "fusion_ratio" not in quiet
     (up,) = seen
@@ -181,9 +168,6 @@ def test_all_fused_is_the_moments_of_the_pooled_rows_and_weights_add_to_one() ->
             assert_close(got.weights[c], torch.ones(1, dtype=torch.float64), **TIGHT)
             assert_close(got.means[c, 0], mean, **TIGHT)
             assert_close(got.variances[c, 0], w @ (v + (mu - mean) ** 2), **TIGHT)
-
-
-# ----------------------------------------------------------------------------------------- pseudo-features
 
 
 def pool(present: list[int], r: int = 50, **config: Any) -> tuple[Any, Ragged]:
@@ -241,9 +225,6 @@ def test_retraining_passes_over_all_pseudo_features_drawn_anew_each_time(monkeyp
     real = [p.x[p.rows[0, :18]] for p in pools]
     assert not torch.equal(real[0], real[1]) and not torch.equal(real[1], real[2])
     assert not torch.equal(pools[0].x[pools[0].rows[0, :18]], pools[0].x[pools[0].rows[1, :18]])  # a client's own draws
-
-
-# ---------------------------------------------------------------------------------------------- retraining
 
 
 def moved_by_retraining(order: str, config: dict, rounds: int, model: str = "mlp", executor: str = "stack") -> set[str]:

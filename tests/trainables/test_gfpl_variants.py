@@ -1,7 +1,5 @@
 """GFPL's control on own features, the interleaved order, t*, who missed an event, and unlike architectures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

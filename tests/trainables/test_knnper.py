@@ -1,7 +1,5 @@
 """kNN-Per: neighbours as scikit-learn's; scores by hand; what is memorised."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

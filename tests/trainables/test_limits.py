@@ -3,8 +3,6 @@
 What a limit needs besides, as a start of its own, is with the algorithm's other tests.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest
@@ -346,3 +344,52 @@ def test_it_sends_what_fedavg_sends_and_so_much_more(case: Cost) -> None:
             assert row[n] == one[n] + more.get(n, 0), n
         assert row["comm_mb"] > one["comm_mb"] if case.floats else row["comm_mb"] == one["comm_mb"]
     assert {n: rows[-1][n] for n in case.own} == case.own
+
+
+BODY, HEAD = 64 * 128 + 128 + 128 * 12 + 12, 4 * (12 + 1)  # numbers of the perceptron's two parts
+MODEL = BODY + HEAD
+
+
+class Sent(NamedTuple):
+    """Numbers that three clients send and receive together, by round; they hold 2, 3 and 1 of four classes."""
+
+    name: str
+    values: dict
+    up: list[int]
+    down: list[int]
+    ints: int = 3  # sent by all: how many rows each has
+
+
+SENT = [
+    Sent("local", {}, [0, 0], [0, 0], 0),
+    Sent("fedper", {}, [3 * BODY], [3 * BODY]),
+    Sent("lgfedavg", {}, [3 * HEAD], [3 * HEAD]),
+    Sent("scaffold", {}, [6 * MODEL] * 2, [6 * MODEL] * 2),
+    Sent("dbe", {}, [3 * MODEL + 36, 3 * MODEL, 3 * MODEL], [3 * MODEL, 3 * MODEL + 36, 3 * MODEL + 36]),
+    Sent("fedfa", {}, [3 * (MODEL + 4 * 12)] * 2, [3 * (MODEL + 4 * 12)] * 2),
+    Sent("gpfl", {}, [3 * (BODY + 4 * 12 + 2 * (144 + 36))], [3 * (BODY + 4 * 12 + 2 * (144 + 36))]),
+    *(  # the small net, of d features
+        Sent("fedmrl", {"width": d / 12}, [numbers_of_all], [numbers_of_all])
+        for d in (3, 6)
+        for numbers_of_all in [3 * (64 * 128 + 128 + 129 * d + 4 * (d + 1))]
+    ),
+    Sent("fedgh", {}, [6 * 12], [3 * HEAD], 0),
+    Sent("fedktl", {"server_epochs": 3, "server_batch": 8, "latents": 8}, [6 * 4] * 2, [0, 3 * 4 * (64 + 8)], 0),
+    *(  # rows only if they weigh
+        Sent("fedtgp", {"weighting": how, "server_epochs": 3}, [6 * 12] * 2, [0, 3 * 4 * 12], ints)
+        for how, ints in (("clients", 0), ("rows", 6))
+    ),
+    *(  # no margin where none is used
+        Sent("fedsa", values, [6 * 12] * 2, [3 * (4 * 12 + margin)] * 2, 6)
+        for values, margin in (({}, 1), ({"lam_m": 0.0}, 0), ({"margin": "none"}, 0))
+    ),
+]
+
+
+@pytest.mark.parametrize("case", SENT, ids=lambda c: f"{c.name}-{c.values}")
+def test_it_sends_and_receives_so_many_numbers(case: Sent) -> None:
+    data = random_federation([6, 9, 4], [[0, 1], [1, 2, 3], [3]])
+    for row, up, down in zip(
+        play(simulate(case.name, data=data, **case.values), len(case.up)), case.up, case.down, strict=True
+    ):
+        assert (row["up_floats"], row["down_floats"], row["up_ints"], row["down_ints"]) == (up, down, case.ints, 0)

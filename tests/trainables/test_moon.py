@@ -1,28 +1,17 @@
 """MOON: three rounds by hand."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
 import pytest
 import torch
-from support.by_hand import step
+import torch.nn.functional as F
+from support.by_hand import rounds, step, whole_net
 from support.helpers import DIGITS, own_rows, play, random_federation, simulate
-from support.numbers import TIGHT, assert_close_numbers, copied
+from support.numbers import assert_close_numbers, copied
 from torch import nn
-from torch.testing import assert_close
 
-from fedtune.engine.simulation import Simulation
 from fedtune.experiment.scenario import Scenario
-
-
-def whole_net(sim: Simulation, k: int) -> nn.Module:
-    """Client k's model with its projection."""
-    net, values = copy.deepcopy(sim.state.groups[0].net).double(), dict(sim.state.server["shared"])
-    values |= {n: t[k] for n, t in sim.state.groups[0].tensors.items()}
-    net.load_state_dict({n: values[n].clone() for n in net.state_dict()})
-    return net.train()
 
 
 def before_head(net: nn.Module) -> dict[str, torch.Tensor]:
@@ -35,42 +24,30 @@ def test_three_rounds_by_hand(model: str, projection: bool) -> None:
     def features(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return net.proj(net.body(x)) if projection else net.body(x)
 
-    config: dict[str, Any] = {
-        "projection": projection,
-        "mu": 2.0,
-        "temperature": 0.7,
-        "lr": 0.1,
-        "momentum": 0.0,
-        "batch": 8,
-        "local_steps": 2,
-    }
+    work_of: dict[str, Any] = {"lr": 0.1, "momentum": 0.0, "batch": 8, "local_steps": 2}
+    config = work_of | {"projection": projection, "mu": 2.0, "temperature": 0.7}
     sim = simulate("moon", Scenario(model=model, features=8), random_federation([8, 8]), **config)
-    nets = [whole_net(sim, k) for k in range(2)]
     last: list[nn.Module | None] = [None, None]
-    for _ in range(3):
-        received = whole_net(sim, 0).eval()
-        for k, net in enumerate(nets):
-            net.load_state_dict(copied(received.state_dict()))
-            net.train()
-            optimizer, (x, y) = torch.optim.SGD(net.parameters(), lr=0.1), own_rows(sim, k)
-            for _ in range(2):
-                z = features(net, x)
-                loss = nn.functional.cross_entropy(net.head(z), y)
-                if last[k]:
-                    sims = [
-                        nn.functional.cosine_similarity(z, features(other, x).detach()) for other in (received, last[k])
-                    ]
-                    loss = loss - 2.0 * (torch.stack(sims, 1) / 0.7).log_softmax(1)[:, 0].mean()
-                step(optimizer, loss)
-            last[k] = whole_net(sim, k).eval()
-            last[k].load_state_dict(copied(net.state_dict()))
-        play(sim, 1)
-        for name, t in sim.state.server["shared"].items():
-            one, other = (net.state_dict()[name] for net in nets)
-            assert_close(t, (one + other) / 2 if t.is_floating_point() else one, **TIGHT)
+
+    def work(_t: int, k: int, net: nn.Module) -> None:
+        received, optimizer, (x, y) = (
+            copy.deepcopy(net).eval(),
+            torch.optim.SGD(net.parameters(), 0.1),
+            own_rows(sim, k),
+        )
+        for _ in range(2):
+            z = features(net, x)
+            loss = F.cross_entropy(net.head(z), y)
+            if last[k]:
+                sims = [F.cosine_similarity(z, features(other, x).detach()) for other in (received, last[k])]
+                loss = loss - 2.0 * (torch.stack(sims, 1) / 0.7).log_softmax(1)[:, 0].mean()
+            step(optimizer, loss)
+        last[k] = copy.deepcopy(net).eval()
+
+    for _ in rounds(sim, 3, work, [whole_net(sim, k) for k in range(2)]):
         for k in range(2):
             kept = {n: t[k] for n, t in sim.state.groups[0].kept["last"].items()}
-            assert_close_numbers(kept, {n: t for n, t in before_head(nets[k]).items() if "num_batches" not in n})
+            assert_close_numbers(kept, {n: t for n, t in before_head(last[k]).items() if "num_batches" not in n})
 
 
 def test_who_sits_out_keeps_its_last_model() -> None:

@@ -1,7 +1,5 @@
 """Per-FedAvg: both orders by hand, and the Hessian by differentiating twice."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.by_hand import slope
@@ -21,16 +19,10 @@ def moved(at: dict[str, Tensor], by: float, along: dict[str, Tensor]) -> dict[st
 @pytest.mark.parametrize("hessian", ["none", "difference"])
 def test_two_rounds_by_hand(hessian: str, batches: str, executor: str) -> None:
     alpha, delta, lr = 0.3, 0.01, 0.2
-    config = {
-        "hessian": hessian,
-        "batches": batches,
-        "inner_lr": alpha,
-        "delta": delta,
-        "lr": lr,
-        "momentum": 0.0,
-        "batch": 3,
-    }
-    sim = simulate("perfedavg", DIGITS, random_federation([7, 7]), executor=executor, local_steps=2, **config)
+    config = {"hessian": hessian, "batches": batches, "inner_lr": alpha, "delta": delta, "executor": executor}
+    sim = simulate(
+        "perfedavg", DIGITS, random_federation([7, 7]), lr=lr, momentum=0.0, batch=3, local_steps=2, **config
+    )
     taken = 1 if batches == "same" else 2 if hessian == "none" else 3
     for t in (1, 2):
         ends = []

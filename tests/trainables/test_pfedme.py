@@ -1,7 +1,5 @@
 """pFedMe: rounds by hand."""
 
-from __future__ import annotations
-
 import pytest
 from support.by_hand import assert_own, common_model, distance, sgd_step
 from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
@@ -14,17 +12,9 @@ from torch import nn
 def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
     """With B = n each batch is all rows, in whatever order."""
     lam, lr, outer, beta, sizes = 0.7, 0.1, 0.3, 1.5, [6, 3]
-    config = {
-        "lam": lam,
-        "common_lr": outer,
-        "server_step": beta,
-        "inner_steps": 3,
-        "lr": lr,
-        "momentum": 0.0,
-        "batch": 6,
-    }
-    data = random_federation(sizes)
-    sim = simulate("pfedme", DIGITS, data, executor=executor, averaging=averaging, local_steps=2, **config)
+    config = {"lam": lam, "common_lr": outer, "server_step": beta, "inner_steps": 3, "averaging": averaging}
+    work = {"lr": lr, "momentum": 0.0, "batch": 6, "local_steps": 2, "executor": executor}
+    sim = simulate("pfedme", DIGITS, random_federation(sizes), **config, **work)
     thetas = [client_net(sim, k) for k in range(2)]
     common = {n: t.detach().clone() for n, t in thetas[0].named_parameters()}
     for _ in range(2):

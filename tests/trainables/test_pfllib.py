@@ -7,8 +7,6 @@ Needs a checkout of PFLlib (https://github.com/TsingZ0/PFLlib; tried with d832e7
 A mini-batch is all rows of a client, so that the order in which either code draws them does not matter.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -1,7 +1,5 @@
 """Defaults are ours, as_text is the letter, as_published the code: what each is, by closed forms where it is new."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What clients tell of classes: of which rows and which model, how the server averages it, and what it keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -44,11 +42,11 @@ def table(t: torch.Tensor | Ragged) -> torch.Tensor:
 @pytest.mark.parametrize(("steps", "batch"), [(2, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize(("name", "config", "entries"), MET)
 def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
-    name: str, config: dict, entries: tuple, steps: int, batch: int, executor: str, monkeypatch: pytest.MonkeyPatch
+    name: str, config: dict, entries: tuple, steps: int, batch: int, executor: str
 ) -> None:
     data, work = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]]), {"lr": 0.1, "momentum": 0.0}
     sim = simulate(name, DIGITS, data, executor=executor, local_steps=steps, batch=batch, **work, **config)
-    seen, anchors, unmet = record_uploads(sim, monkeypatch), sim.state.server.get("anchors"), 0
+    seen, anchors, unmet = record_uploads(sim), sim.state.server.get("anchors"), 0
     nets = [client_net(sim, k) for k in range(2)]
     play(sim, 1)  # nobody knows anything yet
     for k, net in enumerate(nets):
@@ -90,12 +88,10 @@ def test_the_upload_leaves_padding_out(name: str, entry: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "model"), [("fedproto", "mlp"), ("fedpa", "fedgen-cnn")])
-def test_prototypes_are_means_over_all_rows_of_the_trained_models(
-    name: str, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prototypes_are_means_over_all_rows_of_the_trained_models(name: str, model: str) -> None:
     data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1]])
     sim = simulate(name, Scenario(model=model, features=D), data, **EARLY.get(name, {}))
-    seen, z, y = record_uploads(sim, monkeypatch), [], []
+    seen, z, y = record_uploads(sim), [], []
     play(sim, 2)
     for k in range(2):
         net, (x, label) = client_net(sim, k).eval(), own_rows(sim, k)

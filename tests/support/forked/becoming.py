@@ -1,7 +1,5 @@
 """How a fork of the server becomes the process that was asked for: its place, its streams, its words, its end."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import runpy

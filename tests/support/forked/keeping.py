@@ -1,7 +1,5 @@
 """The forks of a process: what comes for one is passed on to it, and how it ends is told."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """fedtune's modules, imported ahead of the processes that import them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from importlib.abc import MetaPathFinder

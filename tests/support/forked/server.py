@@ -6,8 +6,6 @@ them that comes twice there is one more process, an importer, that has imported 
 node's too and are seldom alone there, from the first on.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json
@@ -26,83 +24,31 @@ from keeping import Forks
 from ours import ImportedAhead
 
 AHEAD = (
-    "torch",
-    "torch._dynamo",
-    "torch.fx.experimental.symbolic_shapes",
-    "pandas",
-    "pyarrow.parquet",
-    "pyarrow.fs",
-    "scipy.stats",
-    "sklearn.mixture",
-    "optuna",
-    "pydantic.main",
-    "pydantic.dataclasses",
-    "pydantic.v1",
-    "pyarrow.json",
-    "torch.utils.serialization",
-    "aiohttp.web",
-    "aiohttp_cors",
-    "grpc.aio",
-    "opentelemetry.exporter.prometheus",
-    "opentelemetry.sdk.metrics",
-    "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc",
-    "opencensus.stats.stats",
-    "opencensus.trace.execution_context",
-    "prometheus_client.parser",
-    "pyarrow.pandas_compat",
-    "google.protobuf.struct_pb2",
-    "msgpack",
-    "click",
-    "pdb",
-    "rich.layout",
-    "filelock",
-    "wcwidth",
-    "requests",
-    "jsonschema",
-    "IPython",
-    "yaml",
-    "rich",
-    "fsspec",
-    "google.protobuf.descriptor_pb2",
-)
-PARTS = {  # what of Ray each kind of process imports
-    "worker": (  # what else depends on the test
-        "ray",
-        "ray.actor",
-        "starlette.datastructures",
-        "ray.tune.trainable",
-        "ray.dag.class_node",
-        "ray.dag.compiled_dag_node",
-        "ray._private.arrow_serialization",
-    ),
+    "torch torch._dynamo torch.fx.experimental.symbolic_shapes pandas pyarrow.parquet pyarrow.fs scipy.stats "
+    "sklearn.mixture optuna pydantic.main pydantic.dataclasses pydantic.v1 pyarrow.json torch.utils.serialization "
+    "aiohttp.web aiohttp_cors grpc.aio opentelemetry.exporter.prometheus opentelemetry.sdk.metrics "
+    "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc opencensus.stats.stats "
+    "opencensus.trace.execution_context prometheus_client.parser pyarrow.pandas_compat google.protobuf.struct_pb2 "
+    "msgpack click pdb rich.layout filelock wcwidth requests jsonschema IPython yaml rich fsspec "
+    "google.protobuf.descriptor_pb2"
+).split()
+PARTS = {  # what of Ray each kind of process imports; what else a worker does depends on the test
+    "worker": (
+        "ray ray.actor starlette.datastructures ray.tune.trainable ray.dag.class_node ray.dag.compiled_dag_node "
+        "ray._private.arrow_serialization"
+    ).split(),
     "agent": (
-        "ray",
-        "ray.dashboard.agent",
-        "ray.dashboard.modules.job.job_agent",
-        "ray.dashboard.modules.reporter.reporter_agent",
-        "ray.dashboard.modules.aggregator.aggregator_agent",
-        "ray.dashboard.modules.data.data_head",
-        "ray.dashboard.modules.event.event_head",
-        "ray.dashboard.modules.job.job_head",
-        "ray.dashboard.modules.log.log_agent",
-        "ray.dashboard.modules.metrics.metrics_head",
-        "ray.dashboard.http_server_agent",
-        "ray.util.state.common",
-        "ray._private.runtime_env.agent.runtime_env_agent",
-    ),
+        "ray ray.dashboard.agent ray.dashboard.modules.job.job_agent ray.dashboard.modules.reporter.reporter_agent "
+        "ray.dashboard.modules.aggregator.aggregator_agent ray.dashboard.modules.data.data_head "
+        "ray.dashboard.modules.event.event_head ray.dashboard.modules.job.job_head ray.dashboard.modules.log.log_agent "
+        "ray.dashboard.modules.metrics.metrics_head ray.dashboard.http_server_agent ray.util.state.common "
+        "ray._private.runtime_env.agent.runtime_env_agent"
+    ).split(),
     "other": (
-        "ray",
-        "ray.tune",
-        "ray.train",
-        "ray.dag.class_node",
-        "ray.dag.compiled_dag_node",
-        "ray._private.arrow_serialization",
-        "ray.dashboard.head",
-        "ray.job_submission",
-        "ray._private.log_monitor",
-        "ray.autoscaler._private.autoscaler",
-        "ray.autoscaler.v2.autoscaler",
-    ),
+        "ray ray.tune ray.train ray.dag.class_node ray.dag.compiled_dag_node ray._private.arrow_serialization "
+        "ray.dashboard.head ray.job_submission ray._private.log_monitor ray.autoscaler._private.autoscaler "
+        "ray.autoscaler.v2.autoscaler"
+    ).split(),
 }
 OURS = {  # what of fedtune, for every process and for each kind; nothing that `python -m` is given
     "all": ("fedtune.cluster.worker",),
@@ -220,7 +166,7 @@ def main(address: str) -> None:
             request.close()
 
 
-def load(names: tuple[str, ...], kind: str) -> None:
+def load(names: list[str], kind: str) -> None:
     """Import, for forks that share the memory: no collection is to write to it."""
     for name in names:
         importlib.import_module(name)
