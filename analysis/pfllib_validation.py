@@ -75,9 +75,9 @@ def _client(folder: Path, target: Path, number: int, seed: int, trust: bool) -> 
     parts = (np.setdiff1d(np.arange(len(y)), aside), aside)
     for name, rows in zip(SPLITS, parts, strict=True):
         (target / name).mkdir(exist_ok=True)
-        not_per_row = [n for n, values in arrays.items() if not _is_per_row(values, len(y))]
-        if not_per_row:
-            raise UserError(f"{file} has {not_per_row[0]} beside x and y, which is not one value per row; leave it out")
+        per_row = {n for n, v in arrays.items() if isinstance(v, np.ndarray | list | tuple) and len(v) == len(y)}
+        if others := [n for n in arrays if n not in per_row]:
+            raise UserError(f"{file} has {others[0]} beside x and y, which is not one value per row; leave it out")
         _write(target / name / file.name, {n: _rows_of(values, rows) for n, values in arrays.items()})
     return len(parts[0]), len(parts[1])
 
@@ -96,10 +96,6 @@ def validation_rows(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     places = ((np.arange(count) + rng.random()) * len(order) / count).astype(np.int64)
     rows: np.ndarray = np.sort(order[places])
     return rows
-
-
-def _is_per_row(values: Any, rows: int) -> bool:
-    return isinstance(values, np.ndarray | list | tuple) and len(values) == rows
 
 
 def _rows_of(values: Any, rows: np.ndarray) -> Any:

@@ -324,6 +324,14 @@ def test_a_record_of_an_algorithm_that_is_gone_is_shown_as_far_as_it_goes(tmp_pa
     assert "Best configuration (trial t03)" in text and "lam 49 ?" in text and "gone = 1" in text
 
 
+@pytest.mark.parametrize("row", [{"val_acc": 0.5}, {"reason": ""}, {"reason": "", "val_acc": None}])
+def test_a_forged_choice_is_one_line_that_names_the_file(row: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
+    run = make(tmp_path / "run", choice=[{"trial": "t03", "own": 0.5} | row])
+    assert console(["report", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert "run.json is missing or damaged (its choice" in error and error.count("\n") == 1
+
+
 def test_a_report_runs_no_code_of_a_runs_folder(tmp_path: Path) -> None:
     """What it says of hyperparameters stands in the record."""
     run, ran = make(tmp_path / "run"), tmp_path / "ran"
