@@ -127,7 +127,6 @@ def _labels(scored: pd.DataFrame) -> tuple[str, dict[str, str]]:
 
 
 def _full_name(name: str, scored: pd.DataFrame, trials: pd.DataFrame | None) -> str:
-    """A column's name; of a hyperparameter it may have come without `config/`."""
     columns = {*scored, *(() if trials is None else trials)}
     return CONFIG + name if name not in columns and CONFIG + name in columns else name
 
@@ -150,7 +149,6 @@ def _sorted_rounds(scored: pd.DataFrame, trials: pd.DataFrame | None, names: Seq
 
 
 def _values(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
-    """A column of rounds or of their trials, for each round."""
     if name in scored:
         return scored[name]
     if trials is None or name not in trials:

@@ -99,7 +99,6 @@ def validation_rows(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _rows_of(values: Any, rows: np.ndarray) -> Any:
-    """These rows of an array or list, of the same type."""
     return values[rows] if isinstance(values, np.ndarray) else type(values)(values[i] for i in rows.tolist())
 
 

@@ -58,7 +58,6 @@ def _best(searches: pd.DataFrame) -> list[str]:
 
 
 def _line(figure: go.Figure, rows: pd.DataFrame, strategy: str, colour: str, row: int) -> None:
-    """A strategy's mean and its band in one panel."""
     means = [(float(b), statistics.mean(100 * of["regret"].to_numpy())) for b, of in rows.groupby("budget")]
     x = [b for b, _ in means]
     low, high = [max(0.0, m.mean - m.half) for _, m in means], [m.mean + m.half for _, m in means]

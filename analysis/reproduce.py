@@ -38,7 +38,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _list() -> None:
-    """Show the tables and figures there are."""
     from fedtune.analysis.reproduction.paper_tables import GRIDS
     from fedtune.analysis.reproduction.plan import rows_of
 

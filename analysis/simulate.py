@@ -198,7 +198,6 @@ def _show_equals(rates: pd.DataFrame, name: str, margin: float) -> None:
 
 
 def _show_judged(rates: pd.DataFrame, name: str) -> None:
-    """How often differences are called significant, as a table."""
     from fedtune.analysis.simulation.against_itself import LEVEL, PLAYED
 
     shifts = [c for c in rates if str(c).startswith("found ")]
@@ -216,7 +215,6 @@ def _show_judged(rates: pd.DataFrame, name: str) -> None:
 
 
 def _list(file: Path, table: Tabulated, places: set[Place]) -> int:
-    """Write the configurations that searches choose as a space."""
     points = [{n: of[i] for i, (n, of) in zip(place, table.levels.items(), strict=True)} for place in sorted(places)]
     lines = "".join(f"    {point!r},\n" for point in points)
     file.write_text(f"SPACE = [\n{lines}]\n")
@@ -240,7 +238,6 @@ def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:
 
 
 def _show(regrets: pd.DataFrame, searches: int, grids: dict[str, float]) -> None:
-    """The regrets as a table."""
     from fedtune.core.statistics import interval
 
     budgets = [str(c).removeprefix("regret ") for c in regrets if str(c).startswith("regret")]

@@ -170,7 +170,6 @@ def _listed(cell: Any) -> list[str]:
 
 
 def _figure(mean: float, spread: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED) -> str:
-    """A mean, with its ± if there is one; empty if there is none."""
     return "" if math.isnan(mean) else interval(mean, spread, form, half_form, within)
 
 

@@ -102,7 +102,6 @@ def _ranked(spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> list[Spot
 
 
 def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """One row of the table of figures."""
     scenario, config = _scenario(spot.runs[0]), spot.runs[0].config
     mean = statistics.mean([measured(measure, o, scenario) for o in outcomes])
     cell, rule = printed(grid, spot, measure), math.nan

@@ -127,7 +127,6 @@ def regret_of_whole_grid(table: Tabulated) -> float:
 
 
 def _turn(table: Tabulated, search: int) -> int:
-    """The place of the seed that a search selects on."""
     return search % len(table.seeds)
 
 

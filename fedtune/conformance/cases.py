@@ -80,7 +80,6 @@ def _partitioned(scenario: Scenario, seed: int) -> Federation:
 
 
 def _rows(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None, total: int = 4) -> Callable[..., Any]:
-    """Random rows in the shape of the scenario's data set."""
 
     def make(scenario: Scenario, seed: int) -> Federation:
         *shape, available = describe(scenario.dataset, scenario.image_size, scenario.x_as)
