@@ -35,17 +35,7 @@ from fedtune.analysis.reproduction import reproduction
 from fedtune.analysis.reproduction import table as reproduction_table
 from fedtune.analysis.reproduction.options import ReproductionOptions
 from fedtune.analysis.reproduction.paper_tables import GRIDS
-from fedtune.analysis.verdicts import (
-    ClaimVerdict,
-    Values,
-    all_of,
-    as_printed,
-    better,
-    linear,
-    near,
-    peak,
-    within,
-)
+from fedtune.analysis.verdicts import ClaimVerdict, Values, all_of, as_printed, better, linear, near, peak, within
 from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import built_in
 from fedtune.runs.provenance import provenance_line

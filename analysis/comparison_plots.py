@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from fedtune.analysis.plot_tools import in_words, legend_lines
-from fedtune.analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.analysis.theme import COLOURS, band, colours, finish, nothing, see_through
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
@@ -121,17 +121,7 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
         rows = scored[scored["algorithm"] == name]
         above, below = statistics.arms(rows["score"], rows["half"], within)
         if bands:
-            figure.add_scatter(
-                x=[*rows["trials"], *rows["trials"][::-1]],
-                y=[*(rows["score"] + above), *(rows["score"] - below)[::-1]],
-                mode="lines",
-                fill="toself",
-                fillcolor=see_through(colour, 0.15),
-                line={"width": 0},
-                legendgroup=name,
-                showlegend=False,
-                hoverinfo="skip",
-            )
+            band(figure, rows["trials"], rows["score"] - below, rows["score"] + above, colour, name)
         shown = zip(rows["score"], rows["half"], rows["rank"], rows["rounds"], strict=True)
         figure.add_scatter(
             x=rows["trials"],

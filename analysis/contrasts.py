@@ -79,7 +79,6 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches:
 
 
 def _spreads(by_name: dict[str, np.ndarray]) -> dict[frozenset[str], statistics.Spread | None]:
-    """The variance of the difference of every two names."""
     pairs = list(itertools.combinations(by_name, 2))
     spreads = statistics.moderated([by_name[a] - by_name[b] for a, b in pairs])
     return {frozenset(pair): spread for pair, spread in zip(pairs, spreads, strict=True)}

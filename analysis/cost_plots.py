@@ -167,7 +167,6 @@ def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int]:
 
 
 def _worst(points: pd.DataFrame, objective: Objective) -> float:
-    """The worst value of any round."""
     return float(objective.sign * (objective.sign * points[objective.name]).min())
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from fedtune.analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
-from fedtune.analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.analysis.theme import COLOURS, band, colours, finish, nothing
 from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
@@ -62,7 +62,7 @@ def learning_curves(
         table = _mean_curve(rounds[run_of(rounds).isin(set(who[rows.index]))], metric)
         label = f"{', '.join(g)} (n = {who[rows.index].nunique()})"
         line = {"color": paint[g[0]], "dash": dashes[g[1:]]}
-        _band(figure, table, label, line, len(drawn) <= MOST_GROUPS, limits(metric))
+        _mean(figure, table, label, line, len(drawn) <= MOST_GROUPS, limits(metric))
     left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
     figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
     return finish(
@@ -127,7 +127,6 @@ def _labels(scored: pd.DataFrame) -> tuple[str, dict[str, str]]:
 
 
 def _full_name(name: str, scored: pd.DataFrame, trials: pd.DataFrame | None) -> str:
-    """A column's name; of a hyperparameter it may have come without `config/`."""
     columns = {*scored, *(() if trials is None else trials)}
     return CONFIG + name if name not in columns and CONFIG + name in columns else name
 
@@ -150,36 +149,22 @@ def _sorted_rounds(scored: pd.DataFrame, trials: pd.DataFrame | None, names: Seq
 
 
 def _values(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
-    return scored[name] if name in scored else _from_trials(scored, trials, name)
-
-
-def _from_trials(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:
-    """A column of trials, for each round."""
+    if name in scored:
+        return scored[name]
     if trials is None or name not in trials:
         return pd.Series(None, index=scored.index, dtype=object)
     on = [k for k in ("run", "trial") if k in scored and k in trials]
     return scored[on].merge(trials[[*on, name]], on=on, how="left").set_axis(scored.index)[name]
 
 
-def _band(
-    figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], band: bool, within: tuple[float, float]
+def _mean(
+    figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], spreads: bool, within: tuple[float, float]
 ) -> None:
     """A mean line, in a band of a standard deviation where there is more than one run, cut at the values there are."""
     spread = table["std"].fillna(0)
-    if band and (table["count"] > 1).any():
-        x = pd.concat([table["round"], table["round"][::-1]])
-        y = pd.concat([table["mean"] + spread, (table["mean"] - spread)[::-1]]).clip(*within)
-        figure.add_scatter(
-            x=x,
-            y=y,
-            fill="toself",
-            fillcolor=see_through(line["color"]),
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            showlegend=False,
-            legendgroup=name,
-        )
+    if spreads and (table["count"] > 1).any():
+        low, high = ((table["mean"] + sign * spread).clip(*within) for sign in (-1, 1))
+        band(figure, table["round"], low, high, line["color"], name)
     figure.add_scatter(
         x=table["round"],
         y=table["mean"],

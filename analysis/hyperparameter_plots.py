@@ -149,7 +149,6 @@ def _equally_trained(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_cells(values: pd.Series) -> pd.Series:
-    """Values, or five intervals of equal count where there are many."""
     if not pd.api.types.is_numeric_dtype(values) or values.nunique() <= 6:
         return values
     return quantiles(values, 5)

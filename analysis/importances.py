@@ -6,6 +6,7 @@ Optuna and scikit-learn, which grows the forests, are imported where they are ne
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def pooled(studies: Sequence[optuna.Study]) -> optuna.Study:
     44
     """
     trials = [trial for study in studies for trial in study.get_trials(deepcopy=False)]
-    return _study_of(trials, studies[0].directions)
+    return study_of(trials, studies[0].directions)
 
 
 def mattered(study: optuna.Study | None) -> Importance | None:
@@ -82,7 +83,7 @@ def mattered(study: optuna.Study | None) -> Importance | None:
     trials, order = grown_on(study).get_trials(deepcopy=False), np.random.default_rng(0)
     first, drawn = 0, []
     for _ in range(RESAMPLES):
-        resample = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study.directions[:1])
+        resample = study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study.directions[:1])
         drawn.append(_importances(resample, trees=16))
         first += next(iter(drawn[-1]), "") == next(iter(shares))
     quantiles = {name: np.quantile([share.get(name, 0.0) for share in drawn], (0.05, 0.95)) for name in shares}
@@ -142,7 +143,7 @@ def comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Froz
 
 def comparable_study(study: optuna.Study) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
-    return _study_of(_valued(comparable(study)[0]), study.directions[:1])
+    return study_of(_valued(comparable(study)[0]), study.directions[:1])
 
 
 def grown_on(study: optuna.Study) -> optuna.Study:
@@ -150,7 +151,7 @@ def grown_on(study: optuna.Study) -> optuna.Study:
     trials = comparable(study, MOST)[0]
     if len(trials) > GROWN:
         trials = [trials[i] for i in sorted(np.random.default_rng(0).choice(len(trials), GROWN, replace=False))]
-    return _study_of(_valued(trials), study.directions[:1])
+    return study_of(_valued(trials), study.directions[:1])
 
 
 def _valued(scored: Sequence[tuple[FrozenTrial, float]]) -> list[FrozenTrial]:
@@ -185,13 +186,19 @@ def _common(distributions: Sequence[BaseDistribution]) -> BaseDistribution:
     return common
 
 
-def _study_of(trials: Sequence[FrozenTrial], directions: Sequence[optuna.study.StudyDirection]) -> optuna.Study:
-    """A study of these trials, whose objectives point in these directions."""
+def study_of(
+    trials: Sequence[FrozenTrial], directions: Sequence[optuna.study.StudyDirection], names: Sequence[str] | None = None
+) -> optuna.Study:
+    """A study of these trials, whose objectives point in these directions and have these names."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(directions=directions)
+    if names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(list(names))
     study.add_trials(trials)
     optuna.logging.set_verbosity(verbosity)
     return study

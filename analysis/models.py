@@ -148,7 +148,6 @@ class Saved:
         return frame.sort_values("client", ignore_index=True)
 
     def _drawn(self, each: int, seed: int) -> Points:
-        """Draws from the server's mixtures P_G."""
         table, stream = self.state.server["mixtures"], randomness.stream(seed, "generated")
         mixture = unpack(table.values)
         mixture = mixture._replace(weights=mixture.weights * table.present)

@@ -71,11 +71,6 @@ def orders(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> di
     return {what: pd.concat(pair, axis=1, join="inner").dropna() for what, pair in pairs.items()}
 
 
-def _counted(table: pd.DataFrame) -> pd.DataFrame:
-    """Without the algorithms that are another one there."""
-    return table[table["algorithm"].isin(of_their_own(table.set_index("algorithm")[["default"]].T))]
-
-
 def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.DataFrame:
     """Kendall's τ between the two orders of each pair and its p: of all algorithms, of each kind, across the kinds."""
     rows = []
@@ -99,7 +94,9 @@ def _across(both: pd.DataFrame, kind_of: Mapping[str, str]) -> float:
 
 def text(one: Path, other: Path) -> str:
     """The page; UserError for tables that have too few algorithms in common."""
-    tables = [_counted(comparison_results.table(file)) for file in (one, other)]
+    tables = [comparison_results.table(file) for file in (one, other)]
+    # without the algorithms that are another one there
+    tables = [t[t["algorithm"].isin(of_their_own(t.set_index("algorithm")[["default"]].T))] for t in tables]
     common = set(tables[0]["algorithm"]) & set(tables[1]["algorithm"])
     if len(common) < FEWEST:
         raise UserError(

@@ -83,7 +83,6 @@ def _names(counts: pd.DataFrame) -> pd.Series:
 
 
 def _circles(rows: pd.DataFrame, who: pd.Series) -> go.Scatter:
-    """A circle for each class of a client that it has rows of."""
     held = rows.stack()
     held = held[held > 0]
     widest = min(26.0, 800 / max(rows.shape))
@@ -99,7 +98,6 @@ def _circles(rows: pd.DataFrame, who: pd.Series) -> go.Scatter:
 
 
 def _heat(rows: pd.DataFrame, who: pd.Series) -> go.Heatmap:
-    """A field for each class of each client; white where it has none."""
     return go.Heatmap(
         x=rows.columns,
         y=rows.index.astype(str),

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from fedtune.analysis.plot_tools import legend_lines
-from fedtune.analysis.theme import colours, finish, nothing, see_through
+from fedtune.analysis.theme import band, colours, finish, nothing
 from fedtune.core import statistics
 from fedtune.core.terminal import several
 
@@ -58,24 +58,12 @@ def _best(searches: pd.DataFrame) -> list[str]:
 
 
 def _line(figure: go.Figure, rows: pd.DataFrame, strategy: str, colour: str, row: int) -> None:
-    """A strategy's mean and its band in one panel."""
     means = [(float(b), statistics.mean(100 * of["regret"].to_numpy())) for b, of in rows.groupby("budget")]
     x = [b for b, _ in means]
     low, high = [max(0.0, m.mean - m.half) for _, m in means], [m.mean + m.half for _, m in means]
     place = {"row": row, "col": 1}
     if not any(map(math.isnan, high)):  # one search has no interval
-        figure.add_scatter(
-            x=[*x, *x[::-1]],
-            y=[*high, *low[::-1]],
-            mode="lines",
-            fill="toself",
-            fillcolor=see_through(colour),
-            line={"width": 0},
-            hoverinfo="skip",
-            showlegend=False,
-            legendgroup=strategy,
-            **place,
-        )
+        band(figure, x, low, high, colour, strategy, **place)
     figure.add_scatter(
         x=x,
         y=[m.mean for _, m in means],

@@ -38,22 +38,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _list() -> None:
-    """Show the tables and figures there are."""
-    from rich.table import Table
-
     from fedtune.analysis.reproduction.paper_tables import GRIDS
     from fedtune.analysis.reproduction.plan import rows_of
 
-    console = terminal.console()
-    table = Table(title="python -m fedtune.analysis.reproduce TABLE", title_justify="left", box=None, padding=(0, 2))
-    for column in ("table", "of", "what varies", "algorithms", "data sets", "runs"):
-        table.add_column(column, overflow="fold", no_wrap=column == "table")
+    columns, lines = ("table", "of", "what varies", "algorithms", "data sets", "runs"), []
     for name, grid in GRIDS.items():
         cells = [(r.algorithm, c.to_scenario().dataset) for p in grid.panels for c in p.columns for r in rows_of(p, c)]
         rows, data = (", ".join(dict.fromkeys(names)) for names in zip(*cells, strict=True))
-        table.add_row(name, f"{grid.paper}, {grid.table}", grid.varied, rows, data, str(grid.seeds * len(cells)))
-    console.print(table)
-    console.print("--quick: a small true version; --dataset fashion-mnist (or digits): where a data set is not there")
+        lines.append([name, f"{grid.paper}, {grid.table}", grid.varied, rows, data, str(grid.seeds * len(cells))])
+    terminal.say_table("python -m fedtune.analysis.reproduce TABLE", columns, lines, columns[:-1])
+    terminal.say("--quick: a small true version; --dataset fashion-mnist (or digits): where a data set is not there")
 
 
 if __name__ == "__main__":

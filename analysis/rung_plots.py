@@ -23,11 +23,7 @@ FATES = {
 
 
 def rung_survival(
-    trials: pd.DataFrame,
-    rounds: pd.DataFrame,
-    rungs: Sequence[float],
-    unit: str = "rounds",
-    metric: str = "val_acc",
+    trials: pd.DataFrame, rounds: pd.DataFrame, rungs: Sequence[float], unit: str = "rounds", metric: str = "val_acc"
 ) -> go.Figure:
     """How many trials reached each rung and what became of them, and below it their accuracies there.
 
@@ -86,16 +82,12 @@ def rung_survival(
     return finish(figure, title, note, height=480, legend=1)
 
 
-def _at_rung(reached: pd.DataFrame, names: pd.Index, metric: str) -> pd.DataFrame:
-    """The first round of each of these trials in which the rung was reached."""
-    return reached[reached["trial"].isin(names)].groupby("trial", as_index=False).first()[["trial", metric]]
-
-
 def _add_values(figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[str, pd.Series], metric: str) -> None:
     """Below, a point for each trial at each rung, in the colour of its fate.  reached: the rounds from a rung on."""
     for how, colour in FATES.items():
-        here = {s: _at_rung(reached[s], fate[s][fate[s] == how].index, metric) for s in reached}
-        points = pd.concat([rounds.assign(stage=s) for s, rounds in here.items()])
+        here = {s: rounds[rounds["trial"].isin(fate[s][fate[s] == how].index)] for s, rounds in reached.items()}
+        first = {s: rounds.groupby("trial", as_index=False).first() for s, rounds in here.items()}
+        points = pd.concat([rounds[["trial", metric]].assign(stage=s) for s, rounds in first.items()])
         if len(points):
             figure.add_box(  # only for its points, which lie beside one another where they are equal
                 x=points["stage"],

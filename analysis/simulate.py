@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import say, say_table, several
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.types import above_zero, number
 from fedtune.user_code.command import require_new
@@ -181,45 +180,41 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
 
 def _show_equals(rates: pd.DataFrame, name: str, margin: float) -> None:
     """How often algorithms that are equal on average are called different, as a table."""
-    from rich.table import Table
-
     from fedtune.analysis.simulation.against_itself import LEVEL, PLAYED
 
-    title = f"{name}: of {PLAYED:,} comparisons of these algorithms, made equal on average"
-    table = Table(title=title, title_justify="left", box=None)
     shifts = [c for c in rates if str(c).startswith("found ")]
     better = [f"first {100 * float(str(c).removeprefix('found ')):g} better, found" for c in shifts]
     wrong = f"pairs with p < {LEVEL:.0%}", "any pair, after Holm", f"any larger than {margin:g}"
-    for column in ("searches", "fresh seeds each", "no verdict", *wrong, *better):
-        table.add_column(column, overflow="fold", justify="right")
-    for row in rates.to_dict("records"):
-        cells = (f"{row[c]:.1%}" for c in ("none", "each", "any", "larger", *shifts))
-        table.add_row(f"{row['searches']}", f"{row['seeds']}", *cells)
-    terminal.console().print(table)
+    rows = [
+        [
+            f"{row['searches']}",
+            f"{row['seeds']}",
+            *(f"{row[c]:.1%}" for c in ("none", "each", "any", "larger", *shifts)),
+        ]
+        for row in rates.to_dict("records")
+    ]
+    title = f"{name}: of {PLAYED:,} comparisons of these algorithms, made equal on average"
+    say_table(title, ("searches", "fresh seeds each", "no verdict", *wrong, *better), rows)
 
 
 def _show_judged(rates: pd.DataFrame, name: str) -> None:
-    """How often differences are called significant, as a table."""
-    from rich.table import Table
-
     from fedtune.analysis.simulation.against_itself import LEVEL, PLAYED
 
-    title = f"{name}: of {PLAYED:,} comparisons of the algorithm with itself, called different at {LEVEL:.0%}"
-    table = Table(title=title, title_justify="left", box=None)
     shifts = [c for c in rates if str(c).startswith("found ")]
     better = [f"{100 * float(str(c).removeprefix('found ')):g} better" for c in shifts]
-    for column in ("searches", "fresh seeds each", "cost", "spread", "no verdict", "as it is", *better[1:]):
-        table.add_column(column, overflow="fold", justify="right")
-    for row in rates.to_dict("records"):
-        cells = [f"{row['searches']}", f"{row['seeds']}", f"{row['cost']:g}", f"{100 * row['spread']:.2f}"]
-        table.add_row(*cells, *(f"{row[c]:.1%}" for c in ("none", *shifts)))
-    terminal.console().print(table)
+    rows = [
+        [f"{row['searches']}", f"{row['seeds']}", f"{row['cost']:g}", f"{100 * row['spread']:.2f}"]
+        + [f"{row[c]:.1%}" for c in ("none", *shifts)]
+        for row in rates.to_dict("records")
+    ]
+    columns = ("searches", "fresh seeds each", "cost", "spread", "no verdict", "as it is", *better[1:])
+    what = "comparisons of the algorithm with itself, called different at"
+    say_table(f"{name}: of {PLAYED:,} {what} {LEVEL:.0%}", columns, rows)
     reached, diverged = rates[["reached", "diverged"]].iloc[0]
     say(f"what searches choose reaches {100 * reached:.2f} % on fresh seeds; {diverged:.1%} of its runs diverge")
 
 
 def _list(file: Path, table: Tabulated, places: set[Place]) -> int:
-    """Write the configurations that searches choose as a space."""
     points = [{n: of[i] for i, (n, of) in zip(place, table.levels.items(), strict=True)} for place in sorted(places)]
     lines = "".join(f"    {point!r},\n" for point in points)
     file.write_text(f"SPACE = [\n{lines}]\n")
@@ -243,22 +238,19 @@ def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:
 
 
 def _show(regrets: pd.DataFrame, searches: int, grids: dict[str, float]) -> None:
-    """The regrets as a table."""
-    from rich.table import Table
-
     from fedtune.core.statistics import interval
 
     budgets = [str(c).removeprefix("regret ") for c in regrets if str(c).startswith("regret")]
+    afters = [f"after {b} trials' training" for b in budgets]
     for name, of in regrets.groupby("table", sort=False):
-        mean, of_grid = f"mean of {several(searches, 'search')}", f"of the whole grid {100 * grids[name]:.2f}"
-        table = Table(title=f"{name}: regret in points, {mean}; {of_grid}", title_justify="left", box=None)
-        afters = [f"after {b} trial{'s' * (b != 1)}' training" for b in budgets]
-        for column in ("strategy", "trials begun", *afters, "standard deviation"):
-            table.add_column(column, overflow="fold")
-        for row in of.to_dict("records"):
-            cells = [interval(row[f"regret {b}"], row[f"± {b}"], ".2f") for b in budgets]
-            table.add_row(str(row["strategy"]), f"{row['trials']:.0f}", *cells, f"{row['spread']:.2f}")
-        terminal.console().print(table)
+        rows = [
+            [str(row["strategy"]), f"{row['trials']:.0f}"]
+            + [interval(row[f"regret {b}"], row[f"± {b}"], ".2f") for b in budgets]
+            + [f"{row['spread']:.2f}"]
+            for row in of.to_dict("records")
+        ]
+        what = f"regret in points, mean of {several(searches, 'search')}; of the whole grid {100 * grids[name]:.2f}"
+        say_table(f"{name}: {what}", ("strategy", "trials begun", *afters, "standard deviation"), rows)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import textwrap
+from collections.abc import Iterable
 from itertools import cycle
 from typing import Any
 
@@ -26,6 +27,13 @@ PARTIAL = ("plotly_mimetype", "vscode", "jupyterlab", "nteract")  # the first of
 TEXTS = ("name", "x", "y", "text", "hovertext", "customdata", "labels")  # entries of a trace that hold text
 WIDTH = {"title": 43, "note": 58}  # letters of a line, so that a telephone's width holds it
 
+AXIS = {
+    "gridcolor": LIGHT["grid"],
+    "linecolor": LIGHT["axis"],
+    "ticks": "outside",
+    "zeroline": False,
+    "automargin": True,
+}
 TEMPLATE = go.layout.Template(
     layout=go.Layout(
         colorway=COLOURS,
@@ -36,20 +44,8 @@ TEMPLATE = go.layout.Template(
         modebar={"orientation": "v"},  # beside the figure: along the top it would lie on the title
         hoverlabel={"bgcolor": "white", "namelength": -1},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
-        xaxis={
-            "gridcolor": LIGHT["grid"],
-            "linecolor": LIGHT["axis"],
-            "ticks": "outside",
-            "zeroline": False,
-            "automargin": True,
-        },
-        yaxis={
-            "gridcolor": LIGHT["grid"],
-            "linecolor": LIGHT["axis"],
-            "ticks": "outside",
-            "zeroline": False,
-            "automargin": True,
-        },
+        xaxis=AXIS,
+        yaxis=AXIS,
         colorscale={"sequential": SCALE},
     )
 )
@@ -133,6 +129,25 @@ def see_through(colour: str, share: float = 0.18) -> str:
     """A colour as CSS writes it with an opacity: that of a band around a line of the colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share})"
+
+
+def band(
+    figure: go.Figure, x: Iterable[Any], low: Iterable[float], high: Iterable[float], colour: str, name: str, **how: Any
+) -> None:
+    """A see-through band of a line's colour between two limits; it comes and goes with the line of this name."""
+    there = list(x)
+    figure.add_scatter(
+        x=[*there, *there[::-1]],
+        y=[*high, *list(low)[::-1]],
+        mode="lines",
+        fill="toself",
+        fillcolor=see_through(colour),
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        legendgroup=name,
+        **how,
+    )
 
 
 show_in_pages()

@@ -88,7 +88,6 @@ def agreement(default: pd.DataFrame, tuned: pd.DataFrame) -> Interval:
 
 
 def _tau(default: pd.DataFrame, tuned: pd.DataFrame, rows: np.ndarray) -> float:
-    """Kendall's τ between the orders by the means of these rows."""
     return float(stats.kendalltau(default.to_numpy()[rows].mean(0), tuned.to_numpy()[rows].mean(0)).statistic)
 
 

@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedtune.core.errors import UserError
-from fedtune.tuning.options.types import (
-    LENGTH,
-    WHAT,
-    WHERE,
-    above_zero,
-    check,
-    option,
-    positive_int,
-    share,
-    small_int,
-)
+from fedtune.tuning.options.types import LENGTH, WHAT, WHERE, above_zero, check, option, positive_int, share, small_int
 
 OURS = "ours"  # the name of the defaults among the presets
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
@@ -61,10 +51,7 @@ class ReproductionOptions:
         False, "score on all classes too; even in tables without such a figure", group=WHAT, rare=True
     )
     data_dir: str | None = option(
-        None,
-        "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",
-        "DIR",
-        group=WHERE,
+        None, "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR", group=WHERE
     )
     download: bool = option(False, "download the data sets if they are missing", group=WHERE)
     debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
@@ -75,10 +62,7 @@ class ReproductionOptions:
     name: str | None = option(None, "name of the folder; default: table, data set and options", "NAME", group=WHERE)
     storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group=WHERE)
     address: str | None = option(
-        None,
-        "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port",
-        "ADDRESS",
-        group=WHERE,
+        None, "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port", "ADDRESS", group=WHERE
     )
     dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
 

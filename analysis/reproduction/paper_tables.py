@@ -87,7 +87,6 @@ _OFF = {"gamma_ad": 0.0, "lam_ge": 0.0, "lam_po": 0.0}
 
 
 def _parts(label: str, *on: str) -> GridRow:
-    """FedPA with some of its three parts."""
     return GridRow(label, "fedpa", {name: value for name, value in _OFF.items() if name not in on})
 
 

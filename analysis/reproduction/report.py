@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -59,23 +61,21 @@ def markdown(figures: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What a reproduction shows and writes: its tables under a title, with how they were made."""
 
-    def __init__(
-        self,
-        *,
-        grid: PaperGrid,
-        spots: Sequence[Spot],
-        outcomes: Mapping[str, Outcome],
-        origin: Mapping[str, Any],
-        presets: str,
-        quick: bool,
-    ) -> None:
-        """outcomes: by the runs' labels.  origin: command, versions and commit, as in the record."""
-        self.grid, self.spots, self.outcomes, self.origin = grid, spots, outcomes, origin
-        self.presets, self.quick = presets, quick
-        self.frame = frame(grid, spots, outcomes)
+    grid: PaperGrid
+    spots: Sequence[Spot]
+    outcomes: Mapping[str, Outcome]  # by the runs' labels
+    origin: Mapping[str, Any]  # command, versions and commit, as in the record
+    presets: str
+    quick: bool
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The figures of every part."""
+        return frame(self.grid, self.spots, self.outcomes)
 
     def write(self, folder: Path) -> None:
         """Write table.csv and table.md into the folder."""
@@ -170,7 +170,6 @@ def _listed(cell: Any) -> list[str]:
 
 
 def _figure(mean: float, spread: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED) -> str:
-    """A mean, with its ± if there is one; empty if there is none."""
     return "" if math.isnan(mean) else interval(mean, spread, form, half_form, within)
 
 

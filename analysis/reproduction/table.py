@@ -80,7 +80,7 @@ def frame(grid: PaperGrid, spots: Sequence[Spot], outcomes: Mapping[str, Outcome
         _cell(grid, spot, measure, [outcomes[run.label] for run in spot.runs])
         for spot in _ranked(spots, outcomes)
         for measure in spot.panel.measures
-        if _is_shown(spot, measure)
+        if measure not in ("rounds", "parameters") or spot.column.paper_column(measure)  # where the paper prints them
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -101,13 +101,7 @@ def _ranked(spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> list[Spot
     return sorted(spots, key=place)
 
 
-def _is_shown(spot: Spot, measure: str) -> bool:
-    """Rounds and parameters are shown only for columns for which the paper prints them."""
-    return measure not in ("rounds", "parameters") or bool(spot.column.paper_column(measure))
-
-
 def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """One row of the table of figures."""
     scenario, config = _scenario(spot.runs[0]), spot.runs[0].config
     mean = statistics.mean([measured(measure, o, scenario) for o in outcomes])
     cell, rule = printed(grid, spot, measure), math.nan

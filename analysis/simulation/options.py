@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedtune.tuning.options.options import ExperimentOptions
-from fedtune.tuning.options.types import (
-    HOW,
-    LENGTH,
-    WHERE,
-    above_zero,
-    option,
-    share,
-    small_int,
-)
+from fedtune.tuning.options.types import HOW, LENGTH, WHERE, above_zero, option, share, small_int
 from fedtune.user_code import user_files
 
 

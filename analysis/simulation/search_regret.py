@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
@@ -72,8 +72,12 @@ def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, see
     order = _order(table, seed)
     worth = table.final_means(order[strategy.seeds_used :])
     best = worth[np.unravel_index(table.final_means(order).argmax(), worth.shape)]
-    played = play(table, strategy, budget, slots, seed, SHARES)
-    return [_choice(table, ledger, worth, best, rounds) for rounds, ledger in played]
+    found = []
+    for rounds, ledger in play(table, strategy, budget, slots, seed, SHARES):
+        config = ledger.choice()
+        regret = float(best - worth[table.place(config)]) if config else float(best)
+        found.append(Choice(rounds / table.rounds, regret, len(ledger.last)))
+    return found
 
 
 def chosen_place(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
@@ -89,11 +93,12 @@ def play(
     """One simulated search: at each share of the budget the rounds until then, and what it has trained."""
     ledger = _Ledger(table, strategy, _order(table, seed)[: strategy.seeds_used])
     due = [share * budget * table.rounds for share in shares]
+    reserved = usual_runs(strategy.choose_seeds) * table.rounds  # rounds that are left for the end of the search
     state = np.random.get_state()  # Ray's hyperband draws a trial's bracket there
     np.random.seed(seed)
     try:
         for report in _search(table, strategy, slots, seed, ledger).run():
-            while due and ledger.spent_with(report) > due[0] - ledger.reserved:
+            while due and ledger.spent + strategy.seeds > due[0] - reserved:  # with this round
                 yield due.pop(0), ledger
             if not due:
                 return
@@ -122,14 +127,7 @@ def regret_of_whole_grid(table: Tabulated) -> float:
 
 
 def _turn(table: Tabulated, search: int) -> int:
-    """The place of the seed that a search selects on."""
     return search % len(table.seeds)
-
-
-def _choice(table: Tabulated, ledger: _Ledger, worth: np.ndarray, best: float, rounds: float) -> Choice:
-    config = ledger.choice()
-    regret = float(best - worth[table.place(config)]) if config else float(best)
-    return Choice(rounds / table.rounds, regret, len(ledger.last))
 
 
 def _search(table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger: _Ledger) -> SimulatedSearch:
@@ -155,18 +153,9 @@ class _Ledger:
         self.spent = 0.0  # rounds of single runs
         self.last: dict[int, SimulatedRound] = {}  # by trial
 
-    @property
-    def reserved(self) -> float:
-        """Rounds that are left for the end of the search."""
-        return usual_runs(self.strategy.choose_seeds) * self.table.rounds
-
     def curve(self, config: Config) -> np.ndarray:
         """What a trial reports."""
         return self.table.curve(config, self.first)
-
-    def spent_with(self, report: SimulatedRound) -> float:
-        """Rounds until now with one more."""
-        return self.spent + self.strategy.seeds
 
     def take(self, report: SimulatedRound) -> None:
         """Note a round."""
@@ -240,10 +229,10 @@ def simulate(
         for place, planned in itertools.product(range(len(tables)), plans):
             strategy = planned.on(tables[place])
             bar.update(task, description=f"{strategy}; {tables[place].name}")
-            one = partial(_on, place, strategy, budget, slots)
+            one = partial(_on, choices, place, strategy, budget, slots)
             of_each = []
-            for choices in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
-                of_each.append(choices)
+            for of_search in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
+                of_each.append(of_search)
                 bar.advance(task)
             yield pd.DataFrame(
                 [
@@ -255,8 +244,8 @@ def simulate(
                         "turn": _turn(tables[place], i),
                         **choice._asdict(),
                     }
-                    for i, choices_of_one in enumerate(of_each)
-                    for choice in choices_of_one
+                    for i, of_search in enumerate(of_each)
+                    for choice in of_search
                 ]
             ).rename(columns={"rounds": "budget"})
 
@@ -266,7 +255,7 @@ def all_chosen(
 ) -> list[list[Place | None]]:
     """What so many searches of each seed of a table choose, a list for each seed that they select on."""
     turns, count = len(table.seeds), searches * len(table.seeds)
-    one = partial(_chosen_on, 0, strategy.on(table), budget, slots)
+    one = partial(_on, chosen_place, 0, strategy.on(table), budget, slots)
     with _workers([table], processes) as pool, progress("searches") as bar:
         task, places = bar.add_task(f"{strategy.on(table)}; {table.name}", total=count), []
         for place in pool.map(one, range(count), chunksize=max(1, count // 64)):
@@ -289,12 +278,8 @@ def _hold(tables: Sequence[Tabulated]) -> None:
     _TABLES.extend(tables)
 
 
-def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
-    return choices(_TABLES[place], strategy, budget, slots, seed)
-
-
-def _chosen_on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
-    return chosen_place(_TABLES[place], strategy, budget, slots, seed)
+def _on(search: Callable[..., Any], place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> Any:
+    return search(_TABLES[place], strategy, budget, slots, seed)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:

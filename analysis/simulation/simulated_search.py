@@ -115,7 +115,6 @@ class SimulatedSearch:
         return next((t for t in reversed(self.trials) if t.status == Trial.PENDING), None)
 
     def _add(self) -> None:
-        """Have the searcher suggest one more trial."""
         self.left -= 1
         name = str(len(self.trials))
         config = self.searcher.suggest(name)

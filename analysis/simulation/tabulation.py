@@ -149,7 +149,6 @@ def _outcomes(
     seeds: Sequence[int],
     data: Mapping[str, Any],
 ) -> list[tuple[Config, int, ray_tasks.Outcome]]:
-    """Every configuration and seed with its outcome."""
     files = RunFiles(options.folder)
     files.path.mkdir(parents=True, exist_ok=True)
     labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}

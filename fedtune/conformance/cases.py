@@ -80,7 +80,6 @@ def _partitioned(scenario: Scenario, seed: int) -> Federation:
 
 
 def _rows(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None, total: int = 4) -> Callable[..., Any]:
-    """Random rows in the shape of the scenario's data set."""
 
     def make(scenario: Scenario, seed: int) -> Federation:
         *shape, available = describe(scenario.dataset, scenario.image_size, scenario.x_as)
@@ -112,7 +111,10 @@ class Cases(NamedTuple):
 def cases(base: Scenario | None = None) -> Cases:
     """All cases, on 8×8 digits and small nets, or on random rows with the data's shape and the model of a scenario."""
     ours = base is None
-    start = TINY if base is None else _small(base)
+    start = TINY
+    if base:  # its data shape, model and local work, with few clients who all take part
+        few = {"clients": 5, "participation": 1.0, "evaluation": "personal", "eval_clients": 0, "all_classes": 0}
+        start = replace(base, rounds=TINY.rounds, **few)  # type: ignore[arg-type]
     data = _partitioned if ours else _rows([5, 13, 9, 2, 7])
     unequal = _rows([5, 13, 9, 2]) if ours else data
     epochs = {"local_epochs": 2, "batch": 5} | ({} if ours else {"local_steps": 0})
@@ -142,11 +144,4 @@ def cases(base: Scenario | None = None) -> Cases:
         if ours
         else None,
         effects=case("all clients", data, {"shots": 12, "clients": 4}, values={"batch": 16} if ours else {}),
-    )
-
-
-def _small(base: Scenario) -> Scenario:
-    """A scenario's data shape, model and local work, with few clients who all take part."""
-    return replace(
-        base, clients=5, participation=1.0, evaluation="personal", eval_clients=0, all_classes=0, rounds=TINY.rounds
     )

@@ -182,9 +182,7 @@ def _contrasts(s: Subject, name: str, hp: Hyperparameter) -> Iterator[tuple[Any,
 
 
 @check(
-    "metrics",
-    "every round's row has the promised metrics, and `report` returns numbers",
-    needs=("finite", "messages"),
+    "metrics", "every round's row has the promised metrics, and `report` returns numbers", needs=("finite", "messages")
 )
 def metrics(s: Subject) -> Violation | Note | None:
     """The rows of three rounds."""

@@ -7,10 +7,7 @@ import re
 from fedtune.user_code import user_errors
 
 _HINTS = (
-    (
-        r"cannot run stacked",
-        "use torch.where and masks: no .item(), `if tensor`, boolean index or nonzero",
-    ),
+    (r"cannot run stacked", "use torch.where and masks: no .item(), `if tensor`, boolean index or nonzero"),
     (r"inplace|in-place", "write a new tensor (a + b) instead of changing one (a += b, a.add_(b))"),
     (
         r"same dtype|expected .*scalar type|found dtype|Double|two devices|same device",

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from fedtune.conformance.check import Note, Violation, check
-from fedtune.conformance.running import overrides
 from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
 from fedtune.core.trees import named
+from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import sources
 
 ROUNDS = 4
@@ -51,7 +51,7 @@ def rows_stay_home(s: Subject) -> Violation | Note | None:
     if _first_message(run) != _first_message(_with_other_rows(s, ("train",), sender)):
         place = sources.of_hook(s.cls, "upload", "loss")
         return Violation(place, "a client's first message depends on another client's rows", "use its own rows only")
-    splits = ("test",) if overrides(s.cls, "observe") else ("val", "test")
+    splits = ("test",) if s.cls.observe is not Algorithm.observe else ("val", "test")
     if moved := differences(_with_other_rows(s, splits).states[-1], run.states[2]):
         advice = "train on `batch` and `data` only; the server gets validation scores in `observe`"
         what = f"{in_words(min(moved))} depends on validation or test rows"

@@ -16,7 +16,7 @@ from fedtune.conformance.watching import move_streams
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine, repeating
 from fedtune.engine.repeating import KEEP
-from fedtune.experiment.algorithm import Algorithm, Model
+from fedtune.experiment.algorithm import Model
 from fedtune.user_code import sources
 
 FEW, MANY = 3, 40  # how often a round of several clients, and of a single one, runs again
@@ -181,11 +181,6 @@ def _disturbed(run: WatchedRun) -> set[str]:
         moved = {n for n in differences(run.states[t - 1], run.states[t]) if n.startswith("client ")}
         names |= {n for n in moved if int(n.split("/")[0].split()[1]) not in participants}
     return names
-
-
-def overrides(cls: type[Algorithm], hook: str) -> bool:
-    """Whether an algorithm has a method of its own for this."""
-    return getattr(cls, hook) is not getattr(Algorithm, hook)
 
 
 class _FiniteWatch(TorchFunctionMode):

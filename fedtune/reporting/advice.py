@@ -20,14 +20,13 @@ from fedtune.core.terminal import several, short
 from fedtune.reporting import findings
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import command_again
-from fedtune.reporting.words import surely_first
 from fedtune.runs import tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.tables import UNTOLD
 from fedtune.tuning import ranges, schedulers
 
+SURE = 0.95  # share of resamples in which it must rank first; below, what mattered most cannot be told
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
-MANY = 1000  # stands for more seeds than anybody trains
 SEEDS_AT_MOST = 10  # seeds per trial; two configurations that need more to be told apart are as good as each other
 SHOWN = 4  # hyperparameters whose shares are written out
 SEARCHES_AT_MOST = 20  # of an algorithm in a comparison
@@ -46,8 +45,23 @@ def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
     """What to try next after a search; nothing while it runs, or where it found nothing."""
     if f.best is None or f.state in findings.OPEN:
         return []
-    fixed = matters_little(f, importance)
-    return [*wider_ranges(f, fixed), *seeds_or_trials(f), *what_mattered(f, importance)]
+    return [*wider_ranges(f, matters_little(f, importance)), *seeds_or_trials(f), *what_mattered(f, importance)]
+
+
+def surely_first(importance: Importance) -> bool:
+    """Whether it can be told which hyperparameter mattered most."""
+    return importance.first >= SURE * RESAMPLES
+
+
+def mattered(importance: Importance | None) -> str:
+    """Which hyperparameter mattered most among the trials, and how sure that is; "" where it cannot be told."""
+    if not importance or not surely_first(importance):
+        return ""
+    name, share = next(iter(importance.shares.items()))
+    return (
+        f"and {name} mattered most: {100 * share:.0f} % of the variance between {several(importance.trials, 'trial')} "
+        f"(fANOVA; it ranks first in {importance.first} of {RESAMPLES} resamples of the trials)"
+    )
 
 
 def matters_little(f: Findings, importance: Importance | None) -> list[str]:
@@ -55,14 +69,11 @@ def matters_little(f: Findings, importance: Importance | None) -> list[str]:
     return [n for n, (_, high) in importance.ranges.items() if high < LITTLE and n in f.config] if importance else []
 
 
-def _ends(f: Findings) -> dict[str, str]:
+def _ends(f: Findings) -> dict[str, tuple[str, str]]:
+    """The hyperparameters whose best value lies at an end of its range: at which, and a sentence's part on it."""
     space = f.record.get("space") or {}
     ends = {n: ranges.edge(f.config.get(n), space.get(n, "")) for n in f.searched}
-    return {n: end for n, end in ends.items() if end}
-
-
-def _at(f: Findings, name: str, end: str) -> str:
-    return f"{name} = {short(f.config[name])} at the {end} end of {f.record['space'][name]}"
+    return {n: (e, f"{n} = {short(f.config[n])} at the {e} end of {space[n]}") for n, e in ends.items() if e}
 
 
 def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
@@ -70,20 +81,23 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
 
     fixed: hyperparameters to be fixed, whose ranges are left alone.
     """
-    declared, new, at_limit, advice = findings.hyperparameters(f.record), {}, [], []
-    ends = {n: end for n, end in _ends(f).items() if n not in fixed}
-    for name, end in ends.items():
+    declared, new, said, at_limit, advice = findings.hyperparameters(f.record), {}, [], [], []
+    for name, (end, text) in _ends(f).items():
         hp = declared.get(name)
-        old = ranges.of_text(str(f.record["space"][name]), hp) if hp else None
+        old = ranges.of_text(f.record["space"][name], hp) if hp else None
+        if name in fixed:
+            continue
         if further := ranges.wider(old, hp, frozenset({end})) if old and hp else None:
             new[name] = further.text()
+            said.append(text)
         else:
-            at_limit.append(_at(f, name, end))
+            at_limit.append(text)
     if new:
-        why = f"The best has {'; '.join(_at(f, n, ends[n]) for n in new)}, and may be better beyond."
         todo = f"Widen {' and '.join(f'{n} to {text}' for n, text in new.items())}"
-        given = {n: f"{n}={text}" for n, text in new.items()}
-        advice.append(Advice(todo, why, command_again(f.record, *_merged(f.record, given))))
+        given = {text.partition("=")[0]: text for text in (f.record.get("options") or {}).get("vary", ())}
+        given |= {n: f"{n}={text}" for n, text in new.items()}
+        command = command_again(f.record, *(word for text in given.values() for word in ("--vary", text)))
+        advice.append(Advice(todo, f"The best has {'; '.join(said)}, and may be better beyond.", command))
     if at_limit:
         why = f"The best has {'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
         advice.append(Advice("Look beyond the declared range", why))
@@ -97,58 +111,47 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     the search's seeds are not significantly different (Student's t, 5 %).  What more trials bring is told by the last
     doubling: the best of all trials minus the expected best of half of them, in closed form.
     """
-    assert f.best is not None
+    chosen, first, trials = f.record.get("choice") or [], f.goal.first, several(len(f.trials), "trial")
     ranked = tables.best_trials(f.trials, findings.unit_of(f.record), f.goal)
-    stand, unsound = _chosen_among(f)
-    ranked = ranked[~ranked["trial"].isin(unsound)]  # then the best comes first, unless further seeds decided
-    values = f.goal.first.sign * ranked[f.goal.first.column].to_numpy(float)
+    ranked = ranked[~ranked["trial"].isin([row["trial"] for row in chosen if row["reason"]])]
+    values = first.sign * ranked[first.column].to_numpy(float)
     if len(values) < 2:
         return [Advice("Give more trials", "There is only one trial to choose from.", _more(f))]
-    seeds, option = int(f.record.get("seeds_per_trial") or 1), "--seeds-per-trial"
+    seeds, todo, option = int(f.record.get("seeds_per_trial") or 1), "Judge each trial", "--seeds-per-trial"
     (gap, runner_up), one_seed = (values[0] - values[1], ranked.iloc[1]["trial"]), _of_chance(f)
-    if len(stand) > 1:
-        (best, _), (second, runner_up) = stand[:2]
-        gap, seeds, option = best - second, seeds + int(f.record["choose_seeds"]) - 1, "--choose-seeds"
+    means = [(-first.sign * row[first.name], row["trial"]) for row in chosen if not row["reason"]]
+    stand = sorted(means, key=lambda of: of[0])
+    if len(stand) > 1:  # trials that were trained on more seeds, the best first
+        gap, runner_up, seeds = stand[1][0] - stand[0][0], stand[1][1], seeds + int(f.record["choose_seeds"]) - 1
+        todo, option = "Choose among the best", "--choose-seeds"
     behind = f"The runner-up (trial {runner_up}) is {number(gap, '.4f')} behind"
     if one_seed is None:
         why = f"{behind}. Whether that is more than chance cannot be told"
         if f.check and f.check.seeds > 1:
             return [Advice("More seeds or more trials", f"{why}: the check shows no spread to tell it by.")]
-        why = f"{why} without a check on two or more fresh seeds."
-        return [Advice("Check on fresh seeds", why, command_again(f.record, "--final-seeds", "5"))]
+        again = command_again(f.record, "--final-seeds", "5")
+        return [Advice("Check on fresh seeds", f"{why} without a check on two or more fresh seeds.", again)]
     half, advice = one_seed / math.sqrt(seeds), []
     chance = f"as much as {number(half, '.4f')} can be chance"
     if gap < half:
-        needed = math.ceil(min((one_seed / gap) ** 2, MANY)) if gap > 0 else MANY
-        behind = f"{behind}, and {chance} on {several(seeds, 'seed')}"
+        needed = (one_seed / gap) ** 2 if gap > 0 else math.inf
+        why = f"{behind}, and {chance} on {several(seeds, 'seed')}"
         if needed > SEEDS_AT_MOST:
-            advice.append(Advice("Take either of the best two", f"{behind}: no affordable number of seeds would tell."))
+            advice.append(Advice("Take either of the best two", f"{why}: no affordable number of seeds would tell."))
         else:
-            seed_count = several(needed, "seed")
-            why = f"{behind}: about {seed_count} per trial would tell them apart."
-            todo = f"Judge each trial on {seed_count}" if len(stand) < 2 else f"Choose among the best on {seed_count}"
-            advice.append(Advice(todo, why, command_again(f.record, option, str(needed))))
+            count = several(math.ceil(needed), "seed")
+            again = command_again(f.record, option, str(math.ceil(needed)))
+            advice.append(Advice(f"{todo} on {count}", f"{why}: about {count} per trial would tell them apart.", again))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
-    count = several(len(f.trials), "trial")
+    brought = number(gain, ".4f")
     if gain > half:
-        why = f"The best of {count} is {number(gain, '.4f')} better than half as many can be expected to find"
-        why = f"{why}, where {chance}: twice as many may bring as much again."
-        advice.append(Advice("Give more trials", why, _more(f)))
+        why = f"The best of {trials} is {brought} better than half as many can be expected to find, where {chance}: "
+        advice.append(Advice("Give more trials", f"{why}twice as many may bring as much again.", _more(f)))
     if not advice:
-        why = f"{behind}, and {chance}. The second half of {count} brought {number(gain, '.4f')}, not more than chance."
+        why = f"{behind}, and {chance}. The second half of {trials} brought {brought}, not more than chance."
         advice.append(Advice("Neither more seeds nor more trials are needed in these ranges", why))
     return advice
-
-
-def _chosen_among(f: Findings) -> tuple[list[tuple[float, str]], list[str]]:
-    """Of trials that were trained on more seeds: those that stood, with their mean times its sign, the best first.
-
-    And those that could not be chosen.
-    """
-    first, rows = f.goal.first, f.record.get("choice") or []
-    stand = [(first.sign * float(r[first.name]), str(r["trial"])) for r in rows if not r["reason"]]
-    return sorted(stand, key=lambda of: -of[0]), [str(r["trial"]) for r in rows if r["reason"]]
 
 
 def last_doubling(values: Sequence[float] | np.ndarray) -> float:
@@ -177,10 +180,9 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
     advice = [Advice(todo, f"{why} {first} ranks first in {importance.first} of {RESAMPLES}.")]
     if small := matters_little(f, importance):
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]
+        todo = f"Fix {', '.join(small)}: a smaller space needs fewer trials"
         why = f"Even the upper ends of their shares are below {100 * LITTLE:.0f} % of the variance."
-        advice.append(
-            Advice(f"Fix {', '.join(small)}: a smaller space needs fewer trials", why, command_again(f.record, *fixed))
-        )
+        advice.append(Advice(todo, why, command_again(f.record, *fixed)))
     return advice
 
 
@@ -191,7 +193,7 @@ def of_comparison(record: Mapping[str, Any], pairs: pd.DataFrame, searches: Sequ
 
 def wider_for_all(record: Mapping[str, Any], searches: Sequence[Findings]) -> list[Advice]:
     """Where an algorithm's best lies at an end of a range, that end may have decided its rank: wider for all alike."""
-    ends = [f"{f.record['algorithm']} has {_at(f, n, end)}" for f in searches for n, end in _ends(f).items()]
+    ends = [f"{f.record['algorithm']} has {text}" for f in searches for _, text in _ends(f).values()]
     if not ends or "widened" in record:
         return []
     return [Advice("Widen ranges for all that share them", f"{'; '.join(ends)}.", command_again(record, "--widen"))]
@@ -217,10 +219,10 @@ def more_searches(record: Mapping[str, Any], pairs: pd.DataFrame) -> list[Advice
     why = f"After {several(searches, 'search')} it cannot be told whether they differ by more than {margin}."
     if 2 * searches > SEARCHES_AT_MOST:
         return [Advice(f"Leave {names} undecided", why)]
-    why += " From other seeds: the 5 % hold for a number of searches that is decided beforehand."
     todo = f"Search each algorithm {2 * searches} times, from other seeds: that may tell {names} apart"
-    seed = int(record.get("seed", 0)) + OTHER_SEEDS
-    return [Advice(todo, why, command_again(record, "--searches", str(2 * searches), "--seed", str(seed)))]
+    why += " From other seeds: the 5 % hold for a number of searches that is decided beforehand."
+    again = "--searches", str(2 * searches), "--seed", str(int(record.get("seed", 0)) + OTHER_SEEDS)
+    return [Advice(todo, why, command_again(record, *again))]
 
 
 def _of_chance(f: Findings) -> float | None:
@@ -240,8 +242,3 @@ def _more(f: Findings) -> str:
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         return command_again(f.record, "--trials", str(2 * count))
     return shlex.join(["fedtune", "resume", str(f.run), "--trials", f"+{count}"])
-
-
-def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> list[str]:
-    before = {text.partition("=")[0]: text for text in (record.get("options") or {}).get("vary", ())}
-    return [word for text in (before | dict(wider)).values() for word in ("--vary", text)]

@@ -157,7 +157,8 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
     """The figure with its title outside, where it wraps; or why it could not be drawn, as the report goes on."""
     try:
         figure = make()
-        title, note = _title_and_note(figure.layout.title.text or "")
+        title, *rest = map(_plain, re.split("(?=<span)", figure.layout.title.text or "", maxsplit=1))
+        note = "".join(rest)
         if not figure.data:
             return Shown(title, note, sentence, "", _plain(" ".join(a.text for a in figure.layout.annotations)))
         height, top = figure.layout.height or 450, figure.layout.margin.t or 100
@@ -168,11 +169,6 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
     if len(spec) > LARGEST:
         return Shown(title, note, sentence, "", f"it has {len(spec) / 1e6:.0f} MB; a notebook can show it")
     return Shown(title, note, sentence, embedded(spec), "")
-
-
-def _title_and_note(text: str) -> tuple[str, str]:
-    title, _, note = text.partition("<span")
-    return _plain(title), _plain("<span" + note) if note else ""
 
 
 def _plain(text: str) -> str:

@@ -17,12 +17,12 @@ from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.metrics import METRICS
-from fedtune.core.objectives import Goal
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
 from fedtune.reporting.templates import TextTable
-from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
+from fedtune.runs.choice import TOP
 from fedtune.runs.files import AGAIN, RunFiles, search_of
 from fedtune.tuning import schedulers, verdict
 from fedtune.tuning.checked import FinalCheck
@@ -39,7 +39,7 @@ class Findings:
     record: dict[str, Any]
     trials: pd.DataFrame
     rounds: pd.DataFrame
-    state: str  # from `state`
+    state: str  # from `RunFiles.state_in`
     best: pd.Series | None  # a row of trials
     config: dict[str, Any]  # the best trial's searched values
     yaml: str  # best.yaml's text, "" before there is one
@@ -61,7 +61,8 @@ class Findings:
         who = name if name.endswith(AGAIN) else who  # the control
         if "scenario" not in self.record:
             return f"{who} (a program){which}"
-        scenario = in_words(self.scenario, self.record["scenario"], given(self.record))
+        given = (self.record.get("options") or {}).get("fields")
+        scenario = in_words(self.scenario, self.record["scenario"], given if isinstance(given, dict) else ())
         return f"{who} on {scenario}{which}"
 
     @property
@@ -87,8 +88,7 @@ class Findings:
     @property
     def searched(self) -> list[str]:
         """The hyperparameters that were searched."""
-        space = self.record.get("space")
-        return list(space) if isinstance(space, dict) and space else frames.hyperparameters(self.trials)
+        return list(self.record.get("space") or {}) or frames.hyperparameters(self.trials)
 
     @property
     def search_settings(self) -> str:
@@ -97,12 +97,10 @@ class Findings:
 
     def counts(self) -> str:
         """How the trials ended, in words."""
-        numbers = self.trials["status"].value_counts()
+        numbers, ended = self.trials["status"].value_counts(), len(self.trials)
         by_status = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
-        planned = self.record.get("trials")
-        trials = several(len(self.trials), "trial")
-        if isinstance(planned, int) and planned > len(self.trials):
-            trials = f"{len(self.trials)} of {several(planned, 'trial')}"
+        planned = self.record.get("trials", ended)
+        trials = f"{ended} of {several(planned, 'trial')}" if planned > ended else several(ended, "trial")
         return trials + (f": {by_status}" if by_status else "")
 
     def answer(self) -> TextTable:
@@ -115,7 +113,7 @@ class Findings:
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
-            rows.append((symbol, best, default, str(space.get(n, "")), hp.help if hp else ""))
+            rows.append((symbol, best, default, space.get(n, ""), hp.help if hp else ""))
         columns = ("hyperparameter", "best", "default", "searched", "what it is")
         return TextTable(f"Best configuration (trial {self.best['trial']})", columns, rows, (columns[0], *columns[3:]))
 
@@ -123,7 +121,7 @@ class Findings:
     def nothing(self) -> str:
         """Why there is no best trial."""
         reason = self.record.get("reason") if self.state == "nothing found" else ""
-        return str(reason or verdict.nothing(self.goal, unit_of(self.record), self.trials))
+        return reason or verdict.nothing(self.goal, unit_of(self.record), self.trials)
 
     @property
     def test_text(self) -> str:
@@ -145,16 +143,16 @@ class Findings:
 
     def run_command(self) -> str:
         """The command that trains the best configuration again."""
+        file = RunFiles(self.run).best_file
+        if "program" in self.record:
+            best = _read_best(file)
+            files = "  # with the files in best.yaml" if best.get("files") else ""
+            return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}{files}"
         try:
             data = SearchOptions.from_record(self.record).data_dir
         except UserError:
             data = None
-        data_option = ["--data-dir", data] if data else []
-        if "program" in self.record:
-            best = _read_best(RunFiles(self.run).best_file)
-            files = "  # with the files in best.yaml" if best.get("files") else ""
-            return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}{files}"
-        return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *data_option])
+        return shlex.join(["fedtune", "run", "--config", str(file), *(["--data-dir", data] if data else [])])
 
     def warnings(self) -> list[str]:
         """The caveats: what to know before you trust the result."""
@@ -168,11 +166,13 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
 
     checked: rows of the check on fresh seeds, where they are elsewhere than in run.json.
     """
-    record = frames.record(run)
+    record, files = frames.record(run), RunFiles(run)
     trials, rounds = frames.load(run)
-    now, goal = state(run, record), Goal.from_record(record)
-    text = reading.text(RunFiles(run).best_file) if now not in OPEN else ""
-    best_file = _read_best(RunFiles(run).best_file) if text else {}
+    now, goal = files.state_in(record), Goal.from_record(record)
+    if any(row.get(goal.first.name) is None for row in record.get("choice", ())):
+        raise files.damaged(f"its choice lacks {goal.first.name}")
+    text = reading.text(files.best_file) if now not in OPEN else ""
+    best_file = _read_best(files.best_file) if text else {}
     best = None if now == "nothing found" else _best(trials, best_file, unit_of(record), goal)
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
@@ -201,21 +201,25 @@ def hyperparameters(record: dict[str, Any]) -> dict[str, Hyperparameter]:
     return {name: Hyperparameter.from_record(name, content) for name, content in (record.get("declared") or {}).items()}
 
 
+def search_settings(record: Mapping[str, Any]) -> str:
+    """Trial length, searcher, scheduler and rungs, in words."""
+    unit = {"mb": " MB", "seconds": " s"}.get(unit_of(record))
+    length = f"up to {several(reading.rounds_of(record), 'round')}"
+    length += f" or {short(record['budget']['limit'])}{unit}" if unit else ""
+    rungs = ", ".join(map(short, record.get("rungs") or []))
+    goal, seeds = Goal.from_record(record), record.get("choose_seeds") or 1
+    parts = (
+        length,
+        record.get("searcher", ""),
+        record.get("scheduler", "") + (f" with rungs at {rungs}" if rungs else ""),
+        f"for {goal.in_words}" if goal != BY_ACCURACY else "",
+        f"the best {TOP} on {several(seeds - 1, 'more seed')}" if seeds > 1 else "",
+    )
+    return ", ".join(filter(None, parts))
+
+
 def _in_words(metric: str) -> str:
     return METRICS[metric].label or metric if metric in METRICS else metric
-
-
-def given(record: dict[str, Any]) -> Collection[str]:
-    """The scenario's fields that the user gave."""
-    options = record.get("options")
-    fields = options.get("fields") if isinstance(options, dict) else None
-    return fields if isinstance(fields, dict) else ()
-
-
-def state(run: Path, record: dict[str, Any]) -> str:
-    """Finished, interrupted, failed, nothing found, running, or abandoned (not finished, and its driver is gone)."""
-    recorded = str(record.get("state", "unknown"))
-    return "abandoned" if recorded == "running" and not RunFiles(run).driven else recorded
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
@@ -257,10 +261,9 @@ def _of_check(f: Findings) -> list[str]:
         what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
         sentences.append(f"The check used one {what} only, so how much results {vary} is unknown.")
     for name in f.check.names:
-        values = f.check.of(name)
-        if bad := int(values.isna().sum()):
-            lost = f"{f.check.loss_word(name)} in {bad} of {several(len(values), 'run')}"
-            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {lost}"))
+        if f.check.of(name).isna().any():
+            of_runs = f"{f.check.text(name)} run{'s' * (f.check.seeds > 1)}"
+            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {of_runs}"))
     return sentences
 
 
@@ -284,13 +287,11 @@ def _of_trials(f: Findings) -> list[str]:
             f"The best is the finished trial with the {extreme} {f.in_words}; it need not be on the Pareto front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
-    if f.goal.constraints and f.best is not None:
-        warnings.append(_of_constraints(f))
-    # if everything was tried, nothing was sampled
-    learns = "" if f.record.get("whole") else str(f.record.get("searcher"))
-    of_search = verdict.caveats(learns, len(f.trials), f.config, f.record.get("space") or {})
-    unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
-    return [*warnings, *map(sentence, [*(of_search if f.best is not None else ()), *unjudged])]
+    if f.best is not None:
+        warnings += [_of_constraints(f)] * bool(f.goal.constraints)
+        learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # of a whole grid nothing is sampled
+        warnings += map(sentence, verdict.caveats(learns, len(f.trials), f.config, f.record.get("space") or {}))
+    return [*warnings, sentence(str(f.record["unjudged"]))] if f.record.get("unjudged") else warnings
 
 
 def sentence(text: str, names: Collection[str] = ()) -> str:
@@ -303,8 +304,8 @@ def _of_constraints(f: Findings) -> str:
     satisfying = f"{len(tables.keeping(eligible, f.goal))} of {several(len(eligible), 'eligible trial')}"
     text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {satisfying} do"
     for c in f.goal.constraints:
-        if f.check and c.name in f.check.runs:
-            values = f.check.of("best", c.name)
+        values = f.check.of("best", c.name) if f.check and c.name in f.check.runs else pd.Series()
+        if f.check and values.notna().any():
             on_fresh, runs = int((values.map(c.excess) <= 0).sum()), several(len(values), "run")
-            text += f"; {f.check.where_text} {on_fresh} of {runs} satisfy {c}" if values.notna().any() else ""
+            text += f"; {f.check.where_text} {on_fresh} of {runs} satisfy {c}"
     return text + "."

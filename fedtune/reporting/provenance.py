@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtune.core.terminal import several
-from fedtune.reporting import words
-from fedtune.reporting.findings import Findings
+from fedtune.reporting.findings import Findings, search_settings
 from fedtune.runs.choice import TOP
 from fedtune.runs.reading import commits_of
 
@@ -36,7 +35,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "state": r.get("state"),
         "seeds": _seeds(r, f),
         "scored": r.get("scored"),
-        "searched with": words.search_settings(r),
+        "searched with": search_settings(r),
         "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
         "preset": r.get("preset"),
         "machine": ", ".join(str(part) for part in machine if part),

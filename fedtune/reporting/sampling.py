@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import Any
 
 import pandas as pd
 
+from fedtune.analysis import importances
 from fedtune.reporting.findings import Findings
 
 DRAWN = 400  # trials in figures: half of them the best, the others drawn at random
@@ -18,20 +18,16 @@ def drawn(f: Findings) -> Findings:
     """The findings with the trials that figures show."""
     if len(f.trials) <= DRAWN:
         return f
-    best = _best_first(f, DRAWN // 2)
+    best = listed(f, DRAWN // 2)
     rest = f.trials.drop(best.index).sample(DRAWN - len(best), random_state=0)
     sample = f.trials.loc[sorted([*best.index, *rest.index])]
     return dataclasses.replace(f, trials=sample, rounds=f.rounds[f.rounds["trial"].isin(set(sample["trial"]))])
 
 
-def listed(f: Findings) -> pd.DataFrame:
-    """The trials that the table shows, the best first."""
-    return _best_first(f, LISTED)
-
-
-def _best_first(f: Findings, count: int) -> pd.DataFrame:
+def listed(f: Findings, count: int = 0) -> pd.DataFrame:
+    """The best trials, the first one first; as many as the table shows, or `count`."""
     first = f.goal.first
-    return f.trials.sort_values(first.column, ascending=first.sign < 0, kind="stable").head(count)
+    return f.trials.sort_values(first.column, ascending=first.sign < 0, kind="stable").head(count or LISTED)
 
 
 def note(f: Findings) -> str:
@@ -47,17 +43,8 @@ def note(f: Findings) -> str:
 
 def of_study(study: Any, f: Findings) -> Any:
     """A study of the trials that figures show."""
-    import optuna
-
     if study is None or len(study.trials) <= DRAWN:
         return study
     names = set(drawn(f).trials["trial"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        some = optuna.create_study(study_name=study.study_name, directions=study.directions)
-        if study.metric_names:
-            some.set_metric_names(study.metric_names)
-        for name, value in study.user_attrs.items():
-            some.set_user_attr(name, value)
-        some.add_trials([t for t in study.trials if t.user_attrs.get("trial") in names])
-    return some
+    some = [t for t in study.get_trials(deepcopy=False) if t.user_attrs.get("trial") in names]
+    return importances.study_of(some, study.directions, study.metric_names)

@@ -14,7 +14,7 @@ from fedtune.analysis import frames, plots
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import number
 from fedtune.core.terminal import several, short
-from fedtune.reporting import advice, findings, provenance, sampling, words
+from fedtune.reporting import advice, findings, provenance, sampling
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting.advice import Advice
 from fedtune.reporting.figures import Shown
@@ -29,8 +29,6 @@ from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.results import Results
 from fedtune.user_code import user_files
 
-METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any
-
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
@@ -40,6 +38,8 @@ class Section:
     name: str  # of the study's folder
     title: str  # the algorithms and their scenario, in words
     state: str  # finished, running, interrupted, …
+    lead: str  # the result in a sentence, and how sure it is
+    tables: list[TextTable]
     figures: list[Shown]
     provenance: Provenance
     advice: list[Advice]
@@ -52,52 +52,16 @@ class SearchSection(Section):
 
     findings: Findings
     trials: TextTable
-    mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
+    choice: TextTable | None  # trials that were trained on more seeds before one was named
     is_comparison = False
-
-    @property
-    def lead(self) -> str:
-        """What tuning gained, what mattered, and how sure both are, in a sentence."""
-        f = self.findings
-        if f.best is None:
-            return f"Nothing was found: {f.nothing}."
-        more = f", {self.mattered}" if self.mattered else ""
-        if f.check:
-            return f"{f.check.verdict()}{more}."
-        best = f"{f.in_words} {f.score:.4f} after {several(f.best['rounds'], 'round')}"
-        return f"Best so far in the search: {best}{more}. It has not been checked on other seeds."
-
-    @property
-    def tables(self) -> list[TextTable]:
-        """The best configuration, and its check on fresh seeds."""
-        f = self.findings
-        if f.best is None:
-            return []
-        checked = [f.check.table(), f.check.spread()] if f.check else []
-        return [f.answer(), *(TextTable(*table, words=table[1][:1]) for table in checked)]
-
-    @property
-    def choice(self) -> TextTable | None:
-        """The trials that were trained on more seeds before one was named; None without any."""
-        goal, rows = self.findings.goal, self.findings.record.get("choice") or []
-        if not rows:
-            return None
-        each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *goal.names)]
-        figures = [OWN, *each, goal.first.name]
-        names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
-        text = [[str(r["trial"]), *(number(r[n], ".4f") for n in figures), str(r["reason"])] for r in rows]
-        caption = f"The best finished trials on more seeds: {self.findings.in_words}, last round"
-        return TextTable(caption, names, text, (names[0], names[-1]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Section):
     """A comparison's part of the page."""
 
-    lead: str
     command: str
     warnings: list[str]
-    tables: list[TextTable]
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
     searches: list[SearchSection]
     method: str = ""  # in Markdown, for a paper
@@ -123,52 +87,76 @@ def read(
 def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
     study = plots.study(f.run)
     importance = plots.mattered(study)
+    checked = [f.check.table(), f.check.spread()] if f.check else []
     return SearchSection(
         anchor=anchor,
         name=f.name,
         title=f.title,
         state=f.state,
+        lead=_lead(f, advice.mattered(importance)),
+        tables=[f.answer(), *(TextTable(*t, words=t[1][:1]) for t in checked)] if f.best is not None else [],
         findings=f,
         figures=report_figures.of_search(f, study, importance),
         trials=_trials(f, logs),
+        choice=_choice(f),
         provenance=provenance.of(f.record, f),
-        mattered=words.mattered(importance),
         advice=advice.of_search(f, importance),
     )
 
 
+def _lead(f: Findings, mattered: str) -> str:
+    """What tuning gained, what mattered, and how sure both are, in a sentence."""
+    if f.best is None:
+        return f"Nothing was found: {f.nothing}."
+    more = f", {mattered}" if mattered else ""
+    if f.check:
+        return f"{f.check.verdict()}{more}."
+    best = f"{f.in_words} {f.score:.4f} after {several(f.best['rounds'], 'round')}"
+    return f"Best so far in the search: {best}{more}. It has not been checked on other seeds."
+
+
+def _choice(f: Findings) -> TextTable | None:
+    if not (rows := f.record.get("choice")):
+        return None
+    each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
+    names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
+    figures = pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
+    text = [[r["trial"], *(number(v, ".4f") for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
+    caption = f"The best finished trials on more seeds: {f.in_words}, last round"
+    return TextTable(caption, names, text, (names[0], names[-1]))
+
+
 def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
-    first = f.goal.first
-    of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
-    objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
-    named = [
+    """The table of trials: the best first, without columns of metrics that none has, nor links where there are none."""
+    first, some = f.goal.first, sampling.listed(f)
+    tested = f.trials["test_round"].dropna()
+    objective = [(first.name, first.column, 4)] * (first != ACCURACY)
+    objective += [(first.tested, f"last_{first.tested}", 4)] * (first != ACCURACY and first.tested != "test_acc")
+    columns = [
         ("trial", "trial", None),
         ("status", "status", None),
         ("rounds", "rounds", None),
         *objective,
         ("val_acc", "last_val_acc", 4),
         ("test_acc", "last_test_acc", 4),
+        *[("tested in round", "test_round", None)] * bool((tested != f.trials["rounds"][tested.index]).any()),
         ("best val_acc", "best_val_acc", 4),
         ("in round", "best_round", None),
         ("MB", "comm_mb", 2),
         ("s", "seconds", 1),
-        *((n, frames.CONFIG + n, None) for n in f.searched if frames.CONFIG + n in f.trials),
+        *((n, frames.CONFIG + n, None) for n in f.searched),
+        *[("reason", "reason", None)] * bool((f.trials["reason"] != "").any()),
     ]
-    if (f.trials["test_round"].dropna() != f.trials["rounds"][f.trials["test_round"].notna()]).any():
-        at = next(i for i, (name, *_) in enumerate(named) if name == "test_acc")
-        named.insert(at + 1, ("tested in round", "test_round", None))
-    if (f.trials["reason"] != "").any():
-        named.append(("reason", "reason", None))
-    some = sampling.listed(f)
-    none = {name for name in METRICS_SHOWN if len(some) and some[name].isna().all()} - {first.column}
-    named = [column for column in named if column[1] not in none]
-    cells = [[_cell(v, digits) for v in some[source]] for _, source, digits in named]
+    optional = {"last_val_acc", "last_test_acc", "best_val_acc", "comm_mb"} - {first.column}
+    lacking = {c for c in optional if len(some) and some[c].isna().all()}
+    columns = [column for column in columns if column[1] in some and column[1] not in lacking]
+    cells = [[_cell(v, digits) for v in some[source]] for _, source, digits in columns]
     best = cells[0].index(f.best["trial"]) if f.best is not None and f.best["trial"] in cells[0] else None
     cells[0] = [link(trial, (logs or {}).get(trial)) for trial in cells[0]]
-    words = [name for name, source, _ in named if some[source].infer_objects().dtype.kind not in "iuf"]
-    names, rows = [name for name, *_ in named], list(zip(*cells, strict=True))
-    by = {named[3][0]: "ascending" if first.sign < 0 else "descending"}
-    return TextTable(f"Trials of {f.name}", names, rows, words, best, by)
+    words = [name for name, source, _ in columns if some[source].infer_objects().dtype.kind not in "iuf"]
+    by = {columns[3][0]: "ascending" if first.sign < 0 else "descending"}
+    rows = list(zip(*cells, strict=True))
+    return TextTable(f"Trials of {f.name}", [name for name, *_ in columns], rows, words, best, by)
 
 
 def _cell(value: Any, digits: int | None) -> str:
@@ -190,40 +178,44 @@ def _glance(part: SearchSection | Comparison) -> list[str]:
         return ["", "", *part.best]
     f = part.findings
     best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
-    fresh = [f.check.text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
-    return [str(len(f.trials)), best, *fresh]
+    return [
+        str(len(f.trials)),
+        best,
+        *(f.check.text(n) if f.check and n in f.check.names else "" for n in CHECKED.values()),
+    ]
+
+
+CHECKED = {"top 1": "best", DEFAULT: "default"}  # the runs of a comparison that are a search's own final check
 
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     found, files = Results.read(run), RunFiles(run, COMPARISON)
     record = dict(found.record)
-    state = findings.state(run, record)
-    over, algorithms = state == "finished", [str(a) for a in record["algorithms"]]
-    begun = {
-        (a, k): of[-1]
-        for a in algorithms
-        for k in range(found.searches)
-        if (of := searches_of(run, search_name(user_files.plain_name(a), k)))
-    }
-    of_searches = {
-        search: findings.read(folder, _check(found.evaluations, *search)) for search, folder in begun.items()
-    }
-    own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
+    state, algorithms = files.state_in(record), [str(a) for a in record["algorithms"]]
+    over, of_searches = state == "finished", {}
+    for search in ((a, k) for a in algorithms for k in range(found.searches)):
+        name, number_of = search
+        if begun := searches_of(run, search_name(user_files.plain_name(name), number_of)):
+            of_searches[search] = findings.read(begun[-1], _check(found.evaluations, *search))
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
-    records = {f.record["algorithm"]: f.record for (_, number), f in of_searches.items() if number == 0}
+    records = {f.record["algorithm"]: f.record for (_, k), f in of_searches.items() if k == 0}
     if records and len(found.evaluations):
         warnings += [findings.sentence(line, algorithms) for line in found.caveats(records)]
-    if lacking := [a for a in algorithms if a not in {a for a, _ in begun}]:
+    if lacking := [a for a in algorithms if a not in {a for a, _ in of_searches}]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
+    own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
     return Comparison(
         anchor=anchor,
         name=run.absolute().name,
         title=found.title,
         state=state,
-        lead=" ".join([*found.sentences * over, _lead(record, state, len(found.evaluations) > 0)]),
+        lead=" ".join([*found.sentences * over, _done(record, over, len(found.evaluations) > 0)]),
         command=provenance.command_again(record),
         warnings=warnings,
-        tables=[_table(title, frame) for title, frame in found.titled()],
+        tables=[
+            TextTable(t[:1].upper() + t[1:], [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
+            for t, frame in found.titled()
+        ],
         best=found.best,
         figures=report_figures.of_comparison(found),
         searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches.values(), 1)] if with_searches else [],
@@ -233,10 +225,6 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     )
 
 
-def _table(title: str, frame: pd.DataFrame) -> TextTable:
-    return TextTable(f"{title[0].upper()}{title[1:]}", [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
-
-
 def _check(evaluations: pd.DataFrame, algorithm: str, number: int) -> list[dict[str, Any]]:
     """The rows of a comparison that are what a search's own final check would be: of its best trial, and the default.
 
@@ -244,20 +232,19 @@ def _check(evaluations: pd.DataFrame, algorithm: str, number: int) -> list[dict[
     """
     if evaluations.empty:
         return []
-    names = {"top 1": "best", DEFAULT: "default"}
-    rows = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
+    rows = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin([*CHECKED])]
     rows = rows[rows[SEARCH] == number + 1] if SEARCH in rows else rows
-    return rows.assign(configuration=rows["configuration"].map(names)).to_dict("records")
+    return rows.assign(configuration=rows["configuration"].map(CHECKED)).to_dict("records")
 
 
-def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
+def _done(record: dict[str, Any], over: bool, evaluated: bool) -> str:
     """What was done; for a comparison that is not over, what will be done.
 
     evaluated: whether there are runs on fresh seeds.
     """
     trials, names = record.get("trials"), several(len(reading.compared_in(record)), "algorithm")
     again = "trained again on fresh seeds together with the defaults"
-    if state != "finished":
+    if not over:
         earlier, missing = "the figures on fresh seeds below are from an earlier run", "this has not been done yet"
         return f"{names} will be tuned, and {again}; {earlier if evaluated else missing}."
     searches = record.get("searches", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,11 @@ class RunFiles:
             yield
         finally:
             lock.release()
+
+    def state_in(self, record: Mapping[str, Any]) -> str:
+        """The state that its record has, or abandoned if it should be running but has no driver."""
+        state = str(record.get("state", "unknown"))
+        return "abandoned" if state == "running" and not self.driven else state
 
     @property
     def driven(self) -> bool:

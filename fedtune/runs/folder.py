@@ -37,8 +37,7 @@ class StudyFolder(RunFiles):
         >>> fedtune.Study("runs/NAME").state
         'finished'
         """
-        state = str(self.record.get("state", "unknown"))
-        return "abandoned" if state == "running" and not self.driven else state
+        return self.state_in(self.record)
 
     @property
     def scenario(self) -> Scenario:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtune.core.budget import Budget
-from fedtune.core.objectives import EXCESSES, WORST, Goal
+from fedtune.core.objectives import EXCESSES, WORST, Goal, Objective
 from fedtune.core.terminal import command_line, near, several, short
 from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
@@ -30,11 +31,14 @@ Logged = dict[str, list[Row]]
 
 
 class RungCount(NamedTuple):
-    """How many trials reached a rung, and how many of them went on."""
+    """How many trials reached a rung, went on and were stopped there; the best of them there, and its objective."""
 
     where: str
     reached: int
     went_on: int
+    stopped: int = 0
+    best: str = ""
+    value: float = math.nan
 
 
 class BestTrials(NamedTuple):
@@ -85,6 +89,7 @@ class Status:
 class SearchStatus(Status):
     """How a search stands."""
 
+    objective: str  # the first one
     rounds: int  # of a complete trial
     counts: dict[str, int]  # of trials, by status
     rungs: list[RungCount]
@@ -147,7 +152,7 @@ class Reader:
             budget, rounds = Budget(**record["budget"]), rounds_of(record)
         except (KeyError, TypeError, ValueError) as error:
             raise files.damaged(error) from error
-        (state, over), rungs = state_of(files, record), record.get("rungs") or []
+        (state, over), rungs, goal = state_of(files, record), record.get("rungs") or [], Goal.from_record(record)
         rows, how = self._read(run, record, budget, over)
         tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
         logs_are_gone = over and not how
@@ -168,10 +173,11 @@ class Reader:
                 f"own files: {own}" if own else "",
                 "" if over else _choice(files, record),
             ),
+            objective=goal.first.name,
             rounds=rounds,
             counts=counts,
-            rungs=[_rung(rung, budget, rows, how) for rung in rungs],
-            best=_best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
+            rungs=[_rung(rung, budget, rows, how, goal.first) for rung in rungs],
+            best=_best(rows, how, rounds, set(record["space"]), goal, tested),
             workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
             says=_last_lines(files, how),
         )
@@ -203,9 +209,9 @@ def inner_searches(comparison: Path, record: Mapping[str, Any]) -> list[Path]:
 
 def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:
     """The state in words, and whether the run is over."""
-    if record["state"] == "running" and not files.driven:
-        return f"{GONE}; {command_line('resume', files.path)} continues it", True
-    return str(record["state"]), record["state"] != "running"
+    state = files.state_in(record)
+    words = f"{GONE}; {command_line('resume', files.path)} continues it" if state == "abandoned" else state
+    return words, state != "running"
 
 
 def _reproduction(files: RunFiles) -> Status:
@@ -249,12 +255,18 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
     return {trial: line for trial, line in lines.items() if line}
 
 
-def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
-    reached = {t: [row for row in of if row.get(budget.attribute, 0) >= rung] for t, of in rows.items()}
-    rounds = {t: int(of[0]["training_iteration"]) for t, of in reached.items() if of}
-    on = sum(last_round(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())
+def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], objective: Objective) -> RungCount:
+    key, reached = (
+        objective.attribute,
+        {t: [r for r in of if r.get(budget.attribute, 0) >= rung] for t, of in rows.items()},
+    )
+    first = {t: of[0] for t, of in reached.items() if of}
+    on = {t for t in first if last_round(rows[t]) > last_round([first[t]]) or how[t] in ("running", "finished")}
+    stopped = sum(how[t] == "stopped" for t in first if t not in on)
+    values = {t: float(row[key]) for t, row in first.items() if abs(row.get(key, WORST)) < WORST}
+    best = max(values, key=lambda t: objective.sign * values[t], default="")
     where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
-    return RungCount(where, len(rounds), on)
+    return RungCount(where, len(first), len(on), stopped, best, values.get(best, math.nan))
 
 
 def _best(

@@ -13,7 +13,7 @@ from typing import (
     Required,  # pydantic wants these before Python 3.12
 )
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from fedtune.core.metrics import REPORTED, metrics_in
@@ -73,6 +73,23 @@ class BudgetEntry(TypedDict):
     unit: Literal["rounds", "mb", "seconds"]
     limit: Annotated[float, Field(gt=0)]
     since: Positive
+
+
+def _numbers(row: Any) -> Any:
+    """A row of which all but these entries are figures."""
+    for name, value in row.items() if isinstance(row, dict) else ():
+        if name not in ("trial", "configuration", "reason") and not isinstance(value, int | float | None):
+            raise ValueError(f"its {name} must be a number, but is of type {type(value).__name__}")
+    return row
+
+
+@_entries
+class ChoiceRow(TypedDict):
+    """A trial that was trained on more seeds, with its figure on each, and the mean of every objective."""
+
+    trial: str
+    own: float
+    reason: str
 
 
 @_entries
@@ -145,8 +162,8 @@ class StudyRecord(TypedDict, total=False):
     reason: str
     seconds: Amount
     status: dict[str, Count]
-    choice: list[dict[str, Scalar]]
-    final: list[FinalRunRecord] | None
+    choice: list[Annotated[ChoiceRow, AfterValidator(_numbers)]]
+    final: list[Annotated[FinalRunRecord, AfterValidator(_numbers)]] | None
     unequal: list[str]
     unlike: list[str]
     widened: list[str]

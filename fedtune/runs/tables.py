@@ -115,7 +115,8 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
     for result in (grid[i] for i in range(len(grid))):
         name, last = trial_id(result), result.metrics or {}
         why = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
-        rows.append(trial_row(name, _status(result), result.config or {}, by_trial.get(name), goal, why))
+        how = "failed" if result.error is not None else status(last) if last else "not started"
+        rows.append(trial_row(name, how, result.config or {}, by_trial.get(name), goal, why))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds", "reason"])
 
 
@@ -235,12 +236,6 @@ def tested(trial: pd.Series, objective: Objective = ACCURACY) -> dict[str, Any]:
     figures: dict[str, Any] = {n: v for n, v in values.items() if not math.isnan(v)}
     at, rounds = trial.get("test_round", math.nan), trial["rounds"]
     return figures | ({} if not figures or math.isnan(at) or at == rounds else {"test_round": int(at)})
-
-
-def _status(result: Any) -> str:
-    if result.error is not None:
-        return "failed"
-    return status(result.metrics) if result.metrics else "not started"
 
 
 def clients_frame(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:

@@ -21,7 +21,6 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.reporting import advice
 from fedtune.reporting.findings import Findings
-from fedtune.reporting.words import mattered
 from fedtune.runs.provenance import of_workload
 from fedtune.tuning import domains, ranges
 from fedtune.tuning.checked import FinalCheck
@@ -218,9 +217,10 @@ def test_the_headline_and_the_advice_on_what_mattered_have_one_threshold(first: 
     most = advice.what_mattered(made([0.9, 0.8]), importance)[0].todo
     sure = first >= 0.95 * RESAMPLES
     headline = f"and lr mattered most: 60 % of the variance between 30 trials (fANOVA; it ranks first in {first} of 20"
-    assert mattered(importance).startswith(headline) if sure else mattered(importance) == ""
+    said = advice.mattered(importance)
+    assert said.startswith(headline) if sure else said == ""
     assert most == ("Search lr most closely" if sure else "Which hyperparameter matters most cannot be told")
-    assert mattered(None) == ""
+    assert advice.mattered(None) == ""
 
 
 def test_what_cannot_be_told_is_said():

@@ -23,6 +23,7 @@ from optuna.distributions import FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from plotly.offline import get_plotlyjs
+from support.broken_off import broken_off
 from support.chromium import Browser, chromium
 from support.waiting import wait_for
 
@@ -269,21 +270,10 @@ def line(trial: str, t: int, value: float) -> dict[str, Any]:
     return row | {"seconds": 1.0, "eval_seconds": 0.5, "comm_mb": 2.0 * t, "complete": t == ROUNDS}
 
 
-def broken_off(run: Path, logged: dict[str, list[dict]], how: dict[str, str], **more: Any) -> Path:
-    """What Tune leaves of a search whose driver died."""
-    run.mkdir()
-    write_json(run / "run.json", record(**({"state": "running"} | more)))
-    state = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
-    (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": state}))
-    for trial, lines in logged.items():
-        (run / f"fedproto-{trial}").mkdir()
-        (run / f"fedproto-{trial}" / "result.json").write_text("\n".join(map(json.dumps, lines)))
-    return run
-
-
 def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
     logged = {"a": [line("a", 1, 0.2), line("a", 2, 0.5)], "b": [line("b", 1, 0.4)]}
-    run = broken_off(tmp_path / "run", logged, {"a": "RUNNING", "b": "TERMINATED", "c": "PENDING"})
+    how = {"a": "RUNNING", "b": "TERMINATED", "c": "PENDING"}
+    run = broken_off(tmp_path / "run", record(state="running"), logged, how)
     text = said(run, tmp_path / "x.html")
     assert "its driver is gone; fedtune resume" in text and "validation accuracy 0.5000 after 2 rounds" in text
     assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial finished" in text
@@ -294,10 +284,10 @@ def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
 
 def test_a_search_of_which_nothing_was_found_and_one_that_has_not_begun(tmp_path: Path) -> None:
     nan = {"trial_id": "a", "training_iteration": 1, "diverged": True, "reason": "nan", "config": {"lam": 1.0}}
-    lost = broken_off(tmp_path / "lost", {"a": [nan]}, {"a": "TERMINATED"}, state="nothing found")
+    lost = broken_off(tmp_path / "lost", record(state="nothing found"), {"a": [nan]}, {"a": "TERMINATED"})
     text = said(lost, tmp_path / "x.html")
     assert "Nothing was found" in text and "1 of 1 trial diverged (the first: nan)" in text and "Not drawn" in text
-    text = said(broken_off(tmp_path / "new", {}, {}), tmp_path / "x.html")
+    text = said(broken_off(tmp_path / "new", record(state="running"), {}, {}), tmp_path / "x.html")
     assert "0 of 14 trials" in text and "Nothing was found" in text
 
 
@@ -322,6 +312,14 @@ def test_a_record_of_an_algorithm_that_is_gone_is_shown_as_far_as_it_goes(tmp_pa
     write_json(run / "run.json", old)
     text = said(run, tmp_path / "x.html")
     assert "Best configuration (trial t03)" in text and "lam 49 ?" in text and "gone = 1" in text
+
+
+@pytest.mark.parametrize("row", [{"val_acc": 0.5}, {"reason": ""}, {"reason": "", "val_acc": None}])
+def test_a_forged_choice_is_one_line_that_names_the_file(row: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
+    run = make(tmp_path / "run", choice=[{"trial": "t03", "own": 0.5} | row])
+    assert console(["report", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert "run.json is missing or damaged (its choice" in error and error.count("\n") == 1
 
 
 def test_a_report_runs_no_code_of_a_runs_folder(tmp_path: Path) -> None:

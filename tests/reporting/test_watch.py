@@ -189,8 +189,8 @@ def test_only_runs_and_what_lies_in_them_can_be_asked_for(storage: Path, tmp_pat
     paths += [f"/trial/done?trial={quote(trial)}" for trial in ("../../away/other", "", "zz", "aa/../bb")]
     for path in [*paths, "/static/../server.py", "/static/page.html"]:
         assert someone.get(path).status == 404, path
-    assert "the secret" not in someone.get("/trial/done?trial=aa").text
-    assert "0.02" not in someone.get("/trial/done?trial=dd").text
+    assert "the secret" not in someone.get("/top/trial/done?trial=aa").text
+    assert "0.02" not in someone.get("/top/trial/done?trial=dd").text
 
 
 # what it shows --------------------------------------------------------------------------------------------------------
@@ -248,14 +248,15 @@ def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monk
 def test_a_page_of_a_search_has_its_state_best_trials_workers_and_rungs(storage: Path, client: Any) -> None:
     files = search(storage / "run")
     files.dashboard_file.write_text("http://127.0.0.1:8265\n")
+    log(files.path, "bb", 2, val_acc=0.25)  # stopped there, with the best figure of that round
     with files.lock():
-        text = client(storage).get("/run/run").text
+        text = client(storage).get("/top/run/run").text
     plain = " ".join(re.sub("<[^>]*>", " ", text).split())
     assert "running 3 of 5 trials: 1 finished, 1 stopped, 1 running; about" in plain
     assert "aa finished 6/6 0.6000" in plain and "cc 3/6 0.5 node, process 7" in plain
-    assert "round 2 3 2" in plain and 'href="http://127.0.0.1:8265"' in text
+    assert "best val_acc there trial round 2 3 2 1 0.2500 bb" in plain and 'href="http://127.0.0.1:8265"' in text
     assert 'href="/trial/run?trial=cc"' in text
-    killed = client(storage).get("/run/run").text
+    killed = client(storage).get("/top/run/run").text
     assert "its driver is gone" in killed and "resume" in killed and "8265" not in killed and "process 7" not in killed
 
 
@@ -272,13 +273,13 @@ def test_pages_of_comparisons_and_reproductions(storage: Path, client: Any) -> N
     comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4")
     inner = search(storage / "both" / "fedproto")
     with comparison.lock(), inner.lock():
-        text = client(storage).get("/run/both").text
+        text = client(storage).get("/top/run/both").text
         assert client(storage).get("/run/both/fedproto").status == 200
     assert 'href="/run/both/fedproto"' in text and "1 of 2 searches begun" in text
     figure = RunFiles(storage / "figure", REPRODUCTION)
     figure.write("finished", grid={"table": "gfpl-fig6"}, runs=8)
     figure.markdown_file.write_text("| <b>a</b> | 1 |")
-    assert "| &lt;b&gt;a&lt;/b&gt; | 1 |" in client(storage).get("/run/figure").text
+    assert "| &lt;b&gt;a&lt;/b&gt; | 1 |" in client(storage).get("/top/run/figure").text
 
 
 def test_a_trials_log_has_its_last_rounds_its_error_and_what_its_program_printed(
@@ -299,7 +300,7 @@ def test_a_trials_log_has_its_last_rounds_its_error_and_what_its_program_printed
         "fedproto-cc/error.txt": ["Traceback", HOSTILE],
         "outputs/cc/output.log": ["epoch 1", "epoch 2", "red"],
     }
-    text = client(storage).get("/trial/run?trial=cc").text
+    text = client(storage).get("/top/trial/run?trial=cc").text
     assert "it broke" in text and "&lt;/script&gt;&lt;script&gt;window" in text and "<script>window" not in text
     log(run, "cc", 500)
     monkeypatch.setattr(trial_log, "TAIL", 40_000)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.broken_off import broken_off
 
 from fedtune.analysis import frames
 from fedtune.core.about import FORMAT
@@ -22,18 +23,6 @@ def row(trial: str, t: int, value: float, **more: object) -> dict:
     return {"round": t} | figures | costs | rays | more
 
 
-def broken_off(run: Path, rows: dict[str, list[dict]], how: dict[str, str]) -> Path:
-    """What Tune leaves of a search whose driver died."""
-    run.mkdir()
-    (run / "run.json").write_text(json.dumps(RECORD))
-    state = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
-    (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": state}))
-    for trial, logged in rows.items():
-        (run / f"fedavg-{trial}").mkdir()
-        (run / f"fedavg-{trial}" / "result.json").write_text("\n".join(map(json.dumps, logged)) + '\n{"cut of')
-    return run
-
-
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """One of each: finished with a round told twice, stopped, diverged, failed, running, waiting."""
@@ -45,7 +34,7 @@ def logs(tmp_path: Path) -> Path:
         "e": [row("e", 1, 0.7)],
     }
     how = {"a": "TERMINATED", "b": "TERMINATED", "c": "TERMINATED", "d": "ERROR", "e": "RUNNING", "f": "PENDING"}
-    return broken_off(tmp_path / "logs", rows, how)
+    return broken_off(tmp_path / "logs", RECORD, rows, how)
 
 
 def test_tables_of_an_interruption_are_not_those_of_the_failure_that_came_after(logs: Path) -> None:
@@ -70,7 +59,7 @@ def test_a_run_without_tables_is_read_from_its_logs(logs: Path) -> None:
 
 
 def test_columns_and_dtypes_are_the_documented_ones_in_every_state(logs: Path, tmp_path: Path) -> None:
-    empty = broken_off(tmp_path / "empty", {}, {})
+    empty = broken_off(tmp_path / "empty", RECORD, {}, {})
     for run in (logs, empty):
         trials, rounds = frames.load(run)
         for frame, columns in ((trials, frames.TRIALS), (rounds, frames.ROUNDS)):
@@ -80,7 +69,7 @@ def test_columns_and_dtypes_are_the_documented_ones_in_every_state(logs: Path, t
 
 
 def test_several_runs_stand_below_one_another(logs: Path, tmp_path: Path) -> None:
-    over = broken_off(tmp_path / "over", {}, {})
+    over = broken_off(tmp_path / "over", RECORD, {}, {})
     trials, rounds = frames.load(logs)
     for name, frame in (("trials", trials), ("rounds", rounds)):
         kept = frame.drop(columns=["run"])
@@ -100,10 +89,8 @@ def test_hyperparameters_are_those_that_vary(logs: Path) -> None:
     assert frames.hyperparameters(trials) == ["lr"]
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", f'{{"format": {FORMAT}}}'])
-def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path) -> None:
-    if content is not None:
-        (tmp_path / "run.json").write_text(content)
+def test_a_folder_that_is_no_search_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(f'{{"format": {FORMAT}}}')
     with pytest.raises(UserError, match="run.json is missing or damaged"):
         frames.load(tmp_path)
     with pytest.raises(UserError, match="at least one study folder"):

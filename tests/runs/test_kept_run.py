@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fedtune.commands import replay, status
-from fedtune.runs import frames
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.options.search import SearchOptions
 
@@ -32,15 +31,6 @@ def test_its_status_is_shown(capsys: pytest.CaptureFixture) -> None:
     assert status.main([str(KEPT)]) == 0
     shown = capsys.readouterr().out
     assert "gfpl, tpe and asha: finished" in shown and "3 of 3 trials: 3 finished" in shown
-
-
-def test_its_tables_are_read(run: Path) -> None:
-    trials, rounds = frames.load(run)
-    assert set(trials["algorithm"]) == {"gfpl"} and len(trials) == 3 and len(rounds) == 9
-    for file in ("trials.parquet", "rounds.parquet"):  # and from Ray's logs alone
-        (run / file).unlink()
-    again, logged = frames.load(run)
-    assert sorted(again["trial"]) == sorted(trials["trial"]) and len(logged) == 9
 
 
 @pytest.mark.long  # a search of Ray's

@@ -156,6 +156,23 @@ def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_
     assert [row["training_iteration"] for row in kept] == [2, 3, 5, 6]
 
 
+@pytest.mark.parametrize(("objective", "best", "value"), [("val_acc", "b", 0.5), ("val_loss", "a", 0.1)])
+def test_a_rung_counts_who_went_on_and_who_was_stopped_and_names_the_best_there(
+    objective: str, best: str, value: float, tmp_path: Path
+) -> None:
+    RunFiles(tmp_path).write("finished", **RECORD | {"rungs": [2], "objectives": [objective]})
+    figures = {"a": [(0.1, 0.3), (0.2, 0.1), (0.9, 0.0)], "b": [(0.1, 0.3), (0.5, 0.2)], "c": [(0.8, 0.0)]}
+    for name, each in figures.items():
+        rows = [
+            {"trial_id": name, "training_iteration": t, "complete": t == 3, "val_acc": acc, "val_loss": loss}
+            for t, (acc, loss) in enumerate(each, 1)
+        ]
+        (tmp_path / f"gfpl-{name}").mkdir()
+        (tmp_path / f"gfpl-{name}" / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = overview.Reader().search(tmp_path).rungs
+    assert found == overview.RungCount("round 2", reached=2, went_on=1, stopped=1, best=best, value=value)
+
+
 def test_a_choice_by_more_seeds_tells_how_far_it_is(tmp_path: Path) -> None:
     files = RunFiles(tmp_path)
     files.write("running", **RECORD | {"choose_seeds": 3})

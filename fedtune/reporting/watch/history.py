@@ -12,7 +12,7 @@ from fedtune.core.objectives import Goal
 from fedtune.core.terminal import few, near
 from fedtune.runs import overview, reading
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
-from fedtune.runs.overview import GONE, Reader, SearchStatus, state_of
+from fedtune.runs.overview import GONE, Reader, SearchStatus
 
 
 class HistoryRow(NamedTuple):
@@ -33,12 +33,14 @@ class StudyFolders:
 
     def __init__(self, storage: Path, given: Sequence[Path] = ()) -> None:
         """given: folders of runs; without any, those in the storage path.  UserError if there is no run."""
-        self._storage, self._given = storage, _named(given)
+        names = [run.absolute().name for run in given]
+        before = [names[:i].count(name) for i, name in enumerate(names)]  # a further one of the same name is numbered
+        numbered = [f"{name}-{n + 1}" if n else name for name, n in zip(names, before, strict=True)]
+        self._storage, self._given = storage, dict(zip(numbered, given, strict=True))
         for run in given:
             if kind_of(run) is None:
-                raise UserError(
-                    f"RUN must be the folder of a run, but {near(run)} has no record of one{_runs_here(storage)}"
-                )
+                here = f"; {near(storage)} has {few([*_in(storage)])}" if _in(storage) else ""
+                raise UserError(f"RUN must be the folder of a run, but {near(run)} has no record of one{here}")
         if not self.all():
             what = "does not exist" if not storage.is_dir() else "holds no run"
             raise UserError(
@@ -56,37 +58,17 @@ class StudyFolders:
         if name in runs:
             return runs[name]
         outer, _, inner = name.rpartition("/")
-        return {folder.name: folder for folder in inner_searches(runs[outer])}[inner]
-
-
-def inner_searches(comparison: Path) -> list[Path]:
-    """The searches of a comparison that have begun."""
-    if kind_of(comparison) != COMPARISON:
-        return []
-    return overview.inner_searches(comparison, RunFiles(comparison, COMPARISON).record_with("algorithms"))
+        if kind_of(runs[outer]) != COMPARISON:
+            raise KeyError(name)
+        record = RunFiles(runs[outer], COMPARISON).record_with("algorithms")
+        return {folder.name: folder for folder in overview.inner_searches(runs[outer], record)}[inner]
 
 
 def _in(storage: Path) -> dict[str, Path]:
     try:
-        folders = sorted(folder for folder in storage.iterdir() if folder.is_dir())
+        return {folder.name: folder for folder in sorted(storage.iterdir()) if folder.is_dir() and kind_of(folder)}
     except OSError:
         return {}
-    return {folder.name: folder for folder in folders if kind_of(folder)}
-
-
-def _runs_here(storage: Path) -> str:
-    names = list(_in(storage))
-    return f"; {near(storage)} has {few(names)}" if names else ""
-
-
-def _named(given: Sequence[Path]) -> dict[str, Path]:
-    """Folders by their names; a further one of the same name is numbered."""
-    by_name: dict[str, Path] = {}
-    for run in given:
-        name = run.absolute().name
-        same = sum(other.absolute().name == name for other in by_name.values())
-        by_name[name if not same else f"{name}-{same + 1}"] = run
-    return by_name
 
 
 def rows(runs: StudyFolders, reader: Reader) -> Iterator[HistoryRow]:
@@ -100,17 +82,17 @@ def rows(runs: StudyFolders, reader: Reader) -> Iterator[HistoryRow]:
 
 def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
     """A run's row.  Of a search that is over the record is enough, as its logs may be long or gone."""
-    files = RunFiles(run, kind_of(run) or COMPARISON)
-    record = files.record
-    (state, over), seconds, kind = state_of(files, record), record.get("seconds"), kind_of(run)
-    state, best, metric, done = (GONE if state.startswith(GONE) else state), None, "", ""
+    kind = kind_of(run) or COMPARISON
+    files = RunFiles(run, kind)
+    record, metric, best = files.record, "", None
+    state = files.state_in(record)
     if kind == REPRODUCTION:
         what = f"reproduction of {record['grid'].get('table')}"
     elif kind == COMPARISON:
         what = f"comparison of {', '.join(reading.compared_in(record))}{_on_scenario(record)}"
     else:
         what, metric = f"{record['algorithm']}{_on_scenario(record)}", Goal.from_record(record).first.name
-    if metric and over and state != GONE:
+    if metric and state not in ("running", "abandoned"):
         done = f"{sum(record.get('status', {}).values())} of {record['trials']} trials" if "trials" in record else ""
         best = _best_value(files, metric)
     else:
@@ -119,9 +101,9 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
         if isinstance(status, SearchStatus) and status.best:
             value = status.best.rows[0][status.best.columns.index(metric)]
             best = float(value) if value else None
-    started = str(record.get("started", "")).replace("T", " ")[:16]
-    minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
-    return HistoryRow(name, state, best, metric=metric, done=done, what=what, started=started, minutes=minutes)
+    minutes = float(f"{record['seconds'] / 60:.3g}") if "seconds" in record else None
+    started = record.get("started", "").replace("T", " ")[:16]
+    return HistoryRow(name, GONE if state == "abandoned" else state, best, metric, done, what, started, minutes)
 
 
 def _on_scenario(record: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.templates import TextTable, link, part
 from fedtune.reporting.watch import history, trial_log
-from fedtune.reporting.watch.history import HistoryRow, StudyFolders
+from fedtune.reporting.watch.history import StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import ComparisonStatus, Reader, SearchStatus, Status
@@ -39,18 +39,15 @@ def of_history(runs: StudyFolders, reader: Reader) -> Page:
     words = [name for name in columns if name not in ("best", "minutes")]
 
     def top() -> str:
-        latest = sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True)
-        rows = [_of_history(row) for row in latest]
+        rows = []
+        for row in sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True):
+            box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
+            named, best = link(row.name, run_address(row.name)), "" if row.best is None else f"{row.best:.4f}"
+            minutes = "" if row.minutes is None else f"{row.minutes:g}"
+            rows.append([box, named, row.state, best, row.metric, row.done, row.what, row.started, minutes])
         return part("history", TextTable("Runs", columns, rows, words, sorted={"started": "descending"}), MOST)
 
     return Page("Runs", top)
-
-
-def _of_history(row: HistoryRow) -> list[str]:
-    box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
-    best, minutes = ("" if v is None else text.format(v) for v, text in ((row.best, "{:.4f}"), (row.minutes, "{:g}")))
-    named = link(row.name, run_address(row.name))
-    return [box, named, row.state, best, row.metric, row.done, row.what, row.started, minutes]
 
 
 def of_run(name: str, run: Path, reader: Reader) -> Page:
@@ -98,9 +95,13 @@ def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable
     if status.workers and not status.over:
         tables.append(_of_workers("What each worker does", status, links))
     if status.counts:
-        bars = [part("bar", r.went_on, r.reached, f"went on from {r.where}") for r in status.rungs]
-        counts = [[r.where, str(r.reached), str(r.went_on), bar] for r, bar in zip(status.rungs, bars, strict=True)]
-        tables.append(TextTable("Rungs", ("at", "reached", "went on", ""), counts, ("at", "")))
+        columns = ("at", "reached", "went on", "", "stopped there", f"best {status.objective} there", "trial")
+        rungs = [
+            [r.where, str(r.reached), str(r.went_on), part("bar", r.went_on, r.reached, f"went on from {r.where}")]
+            + [str(r.stopped), f"{r.value:.4f}" if r.best else "", link(r.best, links.get(r.best))]
+            for r in status.rungs
+        ]
+        tables.append(TextTable("Rungs", columns, rungs, ("at", "", "trial")))
     return tables
 
 

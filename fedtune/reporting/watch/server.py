@@ -109,7 +109,6 @@ class WatchPages:
         return pages.of_run(name, run, self._reader)
 
     async def _whole(self, request: Request) -> Response:
-        """A page, whole."""
         page = await asyncio.to_thread(self._page, request)
         look = asyncio.ensure_future(self._look(page, _address(request)))
         done, _ = await asyncio.wait({look}, timeout=PATIENCE)
@@ -117,7 +116,6 @@ class WatchPages:
         return HTMLResponse(pages.html(page, top, _address(request)))
 
     async def _top(self, request: Request) -> Response:
-        """What stands at the top of a page, if it has changed."""
         page = await asyncio.to_thread(self._page, request)
         return _unless_known(request, await self._look(page, _address(request)))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.foreign_data import pfllib, pfllib_file
 
-from fedtune.analysis import pfllib_validation, split_validation
+from fedtune.analysis import split_validation
 from fedtune.core.errors import UserError
 
 
@@ -44,7 +44,7 @@ def test_training_rows_are_parted_and_test_rows_are_left_out(tmp_path: Path, cap
 def test_the_seed_says_which_rows(tmp_path: Path) -> None:
     made = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        pfllib_validation.make(pfllib(tmp_path / name, clients=2, rows=40), seed, trust=True)
+        split_validation.make(pfllib(tmp_path / name, clients=2, rows=40), seed, trust=True)
         made.append(content(tmp_path / f"{name}val" / "test" / "1.npz")["x"].tolist())
     assert made[0] == made[1] != made[2]
 
@@ -62,7 +62,7 @@ def test_the_seed_says_which_rows(tmp_path: Path) -> None:
 )
 def test_a_fifth_is_chosen_class_by_class(y: list[int], many: int, spared: list[int]) -> None:
     for seed in range(20):
-        found = pfllib_validation.validation_rows(np.array(y), np.random.default_rng(seed))
+        found = split_validation.validation_rows(np.array(y), np.random.default_rng(seed))
         assert len(set(found.tolist())) == len(found) == many and not set(found.tolist()) & {*spared}
         for c in {*y}:
             share = sum(y[i] == c for i in found) - y.count(c) / 5
@@ -73,7 +73,7 @@ def test_lists_of_tokens_stay_lists(tmp_path: Path) -> None:
     rows = [([i, i + 1], 2) for i in range(10)]
     for split in ("train", "test"):
         pfllib_file(tmp_path / "News" / split / "0.npz", rows, [i % 2 for i in range(10)])
-    pfllib_validation.make(tmp_path / "News", trust=True)
+    split_validation.make(tmp_path / "News", trust=True)
     parts = [content(tmp_path / "Newsval" / split / "0.npz") for split in ("train", "test")]
     assert sorted(parts[0]["x"] + parts[1]["x"]) == rows and [len(p["y"]) for p in parts] == [8, 2]
 
@@ -103,5 +103,5 @@ def test_what_cannot_be_split_is_refused_and_leaves_nothing(damage: Any, message
     damage(folder)
     there = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match=message):
-        pfllib_validation.make(folder, trust=True)
+        split_validation.make(folder, trust=True)
     assert sorted(tmp_path.iterdir()) == there
