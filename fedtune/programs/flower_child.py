@@ -51,7 +51,7 @@ ENVIRONMENT = {
 }
 REGISTERED = 60.0  # seconds until all nodes must have registered
 ROWS = "FEDTUNE_ROWS"
-CPUS = "FEDTUNE_CPUS"  # that the trial has
+CPUS, GPU_SHARE = "FEDTUNE_CPUS", "FEDTUNE_GPU_SHARE"  # that the trial has
 STATE = "fedtune"  # the record of a client's state that counts its messages; the app does not see it
 FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -89,7 +89,7 @@ def backend(app: App) -> dict[str, Any]:
         start["num_cpus"] = max(1, math.floor(float(given)))
     if client["num_cpus"] > (limit := start.get("num_cpus", math.inf)):
         refuse(f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give it more, or see client_cpus")
-    share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
+    share = float(os.environ.get(GPU_SHARE) or 1)
     if 0 < share < 1:  # of the one GPU that Ray sees here
         if client["num_gpus"] > share:
             refuse(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")

@@ -26,7 +26,7 @@ NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word tes
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w{0,59}", name) or name in TAKEN:
-        rule = "not be one that fedtune uses itself" if name in TAKEN else "be letters, digits and _"
+        rule = "be letters, digits and _, and not be one that fedtune uses itself"
         raise UserError(f"a metric's name must {rule}, but got {name!r}; for example val_acc")
     return name
 

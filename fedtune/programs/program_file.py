@@ -139,9 +139,9 @@ class Program:
 
     def texts(self) -> dict[str, tuple[str, ...]]:
         """What names in braces may stand in, by key."""
-        found: dict[str, tuple[str, ...]] = {f"environment.{n}": (text,) for n, text in self.environment.items()}
-        found |= {f"write.{path}": (path, *file.texts()) for path, file in self.write.items()}
-        return {"command": self.command, "resume_arguments": self.resume_arguments} | found
+        written = {f"write.{path}": (path, *file.texts()) for path, file in self.write.items()}
+        variables = {f"environment.{name}": (text,) for name, text in self.environment.items()}
+        return {"command": self.command, "resume_arguments": self.resume_arguments} | variables | written
 
     def require_rounds(self, rounds: int) -> None:
         """UserError unless a run of so many rounds ends with a report."""
@@ -206,8 +206,8 @@ def _program(raw: dict[str, Any], path: str, text: str, base: Path, stem: str) -
     return replace(made, path=path, text=text, notes=(*made.notes, *notes))
 
 
-_NAMES = [f.name for f in fields(Program)]
-KEYS = tuple(_NAMES[: _NAMES.index("check") + 1])
+KEYS = tuple(f.name for f in fields(Program))
+KEYS = KEYS[: KEYS.index("check") + 1]
 
 
 def _made(raw: Mapping[str, Any], base: Path, stem: str, of_check: bool = False) -> Program:
@@ -224,10 +224,9 @@ def _made(raw: Mapping[str, Any], base: Path, stem: str, of_check: bool = False)
     made.require_rounds(made.rounds)
     _require_places(made)
     _require_names(made, of_check)
-    made = _seeded(made, of_check)
     _require_runs(made)
     _require_checkpoints(made)
-    return made
+    return _seeded(made, of_check)
 
 
 def _of_check(made: Program, raw: Mapping[str, Any], check: Any, base: Path) -> Program:

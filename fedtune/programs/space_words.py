@@ -44,8 +44,7 @@ def _either(value: Any) -> Any:
 
 
 def _range(text: str) -> str:
-    found = Range.parse(text)
-    if not found:
+    if not (found := Range.parse(text)):
         raise refused(text, "a range or a list of choices", f"for example {EXAMPLES}")
     if not found.low < found.high or max(abs(found.low), abs(found.high)) > (LARGEST if found.integer else 1e300):
         raise refused(text, "a range LOW..HIGH with LOW < HIGH")
@@ -110,7 +109,11 @@ def hyperparameters(
         else:
             which = "the first of its choices" if made.choices else "the middle of its range"
             notes.append(f"{name} has no default; {made.default!r} is taken, {which}")
-    return found | {name: _fixed(name, value) for name, value in defaults.items() if name not in space}, notes
+    for name, value in defaults.items():
+        if name not in space:
+            choices = (False, True) if isinstance(value, bool) else (value,) if isinstance(value, str) else ()
+            found[name] = Hyperparameter(name=name, default=value, choices=choices)
+    return found, notes
 
 
 def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter]) -> Conditions:
@@ -140,9 +143,3 @@ def _value(hp: Hyperparameter, value: Any, key: str) -> Any:
         return hp.check(value)
     except UserError as error:
         raise of_key(key, error) from None
-
-
-def _fixed(name: str, value: Any) -> Hyperparameter:
-    """A hyperparameter that is not searched: a value of [defaults] that the command names."""
-    choices = (False, True) if isinstance(value, bool) else (value,) if isinstance(value, str) else ()
-    return Hyperparameter(name=name, default=value, choices=choices)
