@@ -374,7 +374,6 @@ def patient(seconds: float) -> Iterator[None]:
 
 
 def _raylet_lives() -> bool:
-    """Whether a node that this process has started is alive."""
     import psutil
 
     for process in psutil.Process().children():

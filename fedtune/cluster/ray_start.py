@@ -149,10 +149,7 @@ def _note_other_clusters(address: str | None) -> None:
 
 
 def _connect(address: str | None, dashboard: bool = False, folder: Path | None = None) -> str:
-    """Join a cluster, or start a Ray here; the address of its dashboard, "" if it has none.
-
-    folder: for the files of a Ray that is started.
-    """
+    """Join a cluster, or start a Ray here, its files in a folder; the address of its dashboard, "" if it has none."""
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
@@ -207,10 +204,7 @@ def _started(how: dict[str, Any]) -> Any:
 
 
 def _path_of_workers() -> dict[str, str]:
-    """PYTHONPATH by which the processes of a Ray find the package that this one runs, where another is installed, too.
-
-    A worker is told of the driver's path only after it has imported what SETTINGS names.
-    """
+    """PYTHONPATH by which workers find the package that this process runs: they import it before they know its path."""
     root = Path(__file__).parents[2]
     if root.name in ("site-packages", "dist-packages"):  # it must not come before the standard library
         return {}

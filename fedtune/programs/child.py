@@ -31,17 +31,12 @@ class Child:
     def __init__(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], *, log: Path, pty: bool, hold: int
     ) -> None:
-        """OSError if it cannot be started at all.
-
-        folder: where it runs; log: the file for its last output; hold: an open file that stays so until all its
-        processes are gone
-        """
+        """log: the file for its last output; hold: an open file that stays so until all its processes are gone."""
         self.heard = time.monotonic()  # when there was output last
         self.exit_status: int | None = None  # negative: the signal that ended it; None: it runs, or nobody knows
         self._over = False  # it and all that it started have ended, and all output was read
         self._lines, self._rest = list[str](), b""  # the rest: of a line that has not ended
-        self._keeper = 0  # its number, when it has said it
-        self._log = open(log, "w+b", buffering=0)
+        self._keeper, self._log = 0, open(log, "w+b", buffering=0)  # the keeper's number, when it has said it
         self._output, writes = os.openpty() if pty else os.pipe()
         if pty:
             termios.tcsetwinsize(writes, (50, 200))
@@ -119,7 +114,6 @@ class Child:
             self._end()
 
     def _hear(self, said: str) -> None:
-        """What the keeper says; "" if it has ended."""
         for word, _, number in (line.partition(" ") for line in said.splitlines()):
             if word == "keeper":
                 self._keeper = int(number)
@@ -145,7 +139,6 @@ def _read(descriptor: int) -> bytes:
 
 
 def _kept_by(number: int) -> list[int]:
-    """What a keeper that was killed has kept."""
     found, mark = [], f"{keeper.MARK}={number}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:

@@ -71,7 +71,6 @@ def checked(kind: Any, entries: Mapping[str, Any], known: Mapping[str, Sequence[
 
 
 def _refusal(error: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> UserError:
-    """One line from what pydantic found."""
     parts = [str(part) for part in error["loc"] if part != "[key]"]
     if parts[0] == "space" and parts[-1] in ("range", "choices"):  # an entry may be this alone
         parts.pop()

@@ -40,8 +40,6 @@ KEPT = ("name", "rounds", "metrics", "space", "defaults", "stall", "longest_roun
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class _Entries:
-    """What a program file says of a Flower app."""
-
     flower: Text
     python: Text | None = None
     rounds_key: Text = "num-server-rounds"
@@ -65,8 +63,6 @@ class _Components:
 
 @dataclass(frozen=True)
 class _App:
-    """What an app's pyproject.toml says below [tool.flwr.app]."""
-
     components: _Components
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -251,7 +247,6 @@ def _is_free(key: str) -> bool:
 
 
 def _of_type(key: str, declared: Any, value: Any) -> Any:
-    """A value of a key, in the type of the app's own."""
     if isinstance(declared, str):
         return commands.text(value)
     choices = (False, True) if isinstance(declared, bool) else ()

@@ -82,7 +82,6 @@ class ProgramCheck:
         return ProgramRun(short, {**config, **self.workload.pinned}, seed, self._root / f"check-{self._number}")
 
     def _run(self, *what: Any, **more: Any) -> Trial:
-        """The first rows of a new run, and what it wrote."""
         return self._rows(self._new(*what, **more))
 
     def _rows(self, run: ProgramRun) -> Trial:
@@ -121,7 +120,6 @@ class ProgramCheck:
         yield ("passed", says) if said else ("advice", f"{says}; say by `split` and `mode` what it is")
 
     def _rounds(self) -> Said:
-        """Whether figures come, when, and what start-up takes."""
         first = self._run("the defaults", self.program)
         if first.error:
             yield "failed", str(first.error)
@@ -153,7 +151,6 @@ class ProgramCheck:
         yield from (("advice", note) for note in run.take_notes())
 
     def _noise(self) -> Said:
-        """How far equal runs are apart, and those of two seeds."""
         first, again = self._trials[0], self._run("the same again", self.program)
         self._chance, seeded = self._apart(first, again), self.workload.traits.repeatable
         other = self._run("another seed", self.program, seed=1) if seeded and not again.error else again
@@ -226,7 +223,6 @@ class ProgramCheck:
             yield "passed", f"two trials write no file in common (looked at: {os.path.relpath(self._place, folder)})"
 
     def _checkpoint(self) -> Said:
-        """Whether it goes on from its checkpoint with the figures of an undisturbed run."""
         seen, first = self.rounds - self.program.every, self._trials[0]
         if not self.program.uses("checkpoint") or not seen:
             yield "skipped", "it has none, or one report only: a trial that is interrupted begins again"

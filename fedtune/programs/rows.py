@@ -120,7 +120,6 @@ class RowMaker:
                 self._take_written(Figure(self.columns[name], value, record.get(column), line))
 
     def _reported(self, text: str, line: str) -> Iterator[Figure]:
-        """The figures of a row that the program reports as JSON."""
         try:
             row, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):

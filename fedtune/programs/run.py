@@ -17,7 +17,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import few, several
-from fedtune.core.workload import HERE, Place, Run
+from fedtune.core.workload import HERE, Config, Place, Run
 from fedtune.programs import command, config_files, fingerprint, flower, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.flower_child import CPUS, GPU_SHARE, THREADS
@@ -41,19 +41,11 @@ class ProgramRun(Run):
     """A trial of a program.  Its process begins with the first step, and has a folder of its own for what it leaves."""
 
     def __init__(
-        self,
-        program: Program,
-        config: Mapping[str, Any],
-        seed: int,
-        folder: Path,
-        *,
-        at: Place = HERE,
-        test: bool = False,
+        self, program: Program, config: Config, seed: int, folder: Path, *, at: Place = HERE, test: bool = False
     ) -> None:
         """UserError for a configuration that the program does not take.
 
-        folder: the trial's own, for output and checkpoints; at: the trial's share of the machine; test: metrics of
-        test rows may select, so that a run diverges where they are not finite
+        folder: the trial's own, for output and checkpoints; test: metrics of test rows may select
         """
         self.program, self.config, self.seed = program, program.configuration(config), seed
         self.folder, self._at = folder.resolve(), at
@@ -220,17 +212,10 @@ class ProgramRun(Run):
         self._coming = self._play(self._child, self.rows, looks)
 
     def _values(self) -> dict[str, Any]:
-        """What names in braces stand for."""
         gpus = self._at.gpu_ids
         numbers = gpus if self.program.gpu == "machine" else map(str, range(len(gpus)))
-        return self.config | {
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "gpu": ",".join(numbers) or "0",
-            "trial": self.trial,
-            "folder": str(self.folder),
-            "checkpoint": str(self.folder / CHECKPOINT),
-        }
+        own = {"rounds": self.rounds, "seed": self.seed, "gpu": ",".join(numbers) or "0", "trial": self.trial}
+        return self.config | own | {"folder": str(self.folder), "checkpoint": str(self.folder / CHECKPOINT)}
 
     def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
         """This process's environment without Ray's own variables; what the program needs; what its file says."""
@@ -249,10 +234,7 @@ class ProgramRun(Run):
         return found | {name: command.filled(text, values) for name, text in self.program.environment.items()}
 
     def _play(self, child: Child, rows: RowMaker, looks: Sequence[Callable[[bool], bool]]) -> Iterator[Row]:
-        """The program's rows as they come, until it has ended; an error if it takes too long, or says what cannot be.
-
-        looks: at files that it writes
-        """
+        """The program's rows as they come, until it has ended; an error if it takes too long, or says what is wrong."""
         began, looked, ended, error = time.monotonic(), 0.0, False, None
         while not ended:
             stall, longest = self.program.stall, self.program.longest_round * self._every
@@ -281,10 +263,7 @@ class ProgramRun(Run):
                 raise self._failed(f" took {took}; give a larger `longest_round`")
 
     def _wait_for_end(self) -> None:
-        """After the last round: the program ends, and says nothing that contradicts its rows.
-
-        All figures are there, so they count however it ends; but a line tells what went wrong.
-        """
+        """After the last round figures count however the program ends, but a note tells what went wrong."""
         assert self._child
         next(self._coming, None)
         if (status := self._child.exit_status) != 0:
@@ -328,14 +307,12 @@ class ProgramRun(Run):
         return f"{after}, without {', '.join(self.rows.missing)} of the next{others}"
 
     def _failed(self, says: str) -> UserError:
-        """An error of the program's, with its last lines of output."""
         lines = [f"  {line}" for line in output.last_lines(self.folder / LOG)]
         says = f"{self.program.name}{says}"
         return UserError("\n".join([says, *lines]) if lines else f"{says}; it printed nothing")
 
 
 def _how(status: int | None) -> str:
-    """How a program ended that did not end well."""
     number = _signal(status or 0)
     name = signal.Signals(number).name if number in [*signal.Signals] else str(number)  # those of real time have none
     if status is None or number in FROM_OUTSIDE:

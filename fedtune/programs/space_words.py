@@ -32,7 +32,6 @@ def _name(name: str) -> str:
 
 
 def _either(value: Any) -> Any:
-    """What an entry says, as a table."""
     if isinstance(value, str | list):
         return {"range" if isinstance(value, str) else "choices": value}
     if not isinstance(value, dict):
@@ -136,7 +135,6 @@ def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter])
 
 
 def _value(hp: Hyperparameter, value: Any, key: str) -> Any:
-    """A value that this hyperparameter may have, in its type."""
     if isinstance(value, str) and not isinstance(hp.default, str):
         raise of_key(key, refused(value, f"in {hp.range_text()}", "write it without quotes"))
     try:

@@ -88,7 +88,6 @@ class _WrittenFile:
             raise UserError(f"file must be one for each trial, but {both}; write more of its name")
 
     def _missing(self) -> str:
-        """What may be wrong if no figure came."""
         if self._place and self._rows.columns:
             lacking = next((c for c, m in self._rows.columns.items() if m.name in self._rows.missing), "")
             return str(unknown(f"column of {self._name}", str(lacking), self._rows.found))
@@ -102,7 +101,6 @@ def _matches(pattern: str) -> set[Path]:
 
 
 def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Callable[[bool], bool]:
-    """A function that reads what is new in a file and tells whether something was."""
     if reader := rows.program.reader:
         return _Whole(path, _user_reader(reader), rows).look
     if events:
@@ -236,7 +234,6 @@ def _inside(table: Any, name: str) -> Any:
 
 
 def _user_reader(reader: str) -> Callable[[Path, bool], list[dict[str, Any]]]:
-    """The user's function that reads a file, executed anew for this trial."""
     execution, name = user_files.Execution(), Path(reader).name
     with execution.used():
         function = user_files.load(name, "reader")

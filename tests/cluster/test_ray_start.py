@@ -208,34 +208,27 @@ def test_a_ray_that_is_there_is_used_and_left(started: list[str], monkeypatch: p
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     with ray_start.connected(None, 1, 0.5, dashboard=True) as fits:
         assert fits == 2
-    with pytest.raises(UserError, match="one Ray at a time, but this one is already connected"):
-        ray_start.connected("head:6379", 1, 0, dashboard=True).__enter__()
-    with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
-        ray_start.connected(None, 8, 0, dashboard=True).__enter__()
-    monkeypatch.setattr(ray_internals, "dead_service", lambda: "raylet")
-    with pytest.raises(UserError, match=r"but raylet of the Ray .* has died; call ray.shutdown\(\) first"):
-        ray_start.connected(None, 1, 0, dashboard=False).__enter__()
+    for address, cpus, dead, says in (
+        ("head:6379", 1, None, "one Ray at a time, but this one is already connected"),
+        (None, 8, None, "a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"),
+        (None, 1, "raylet", r"but raylet of the Ray .* has died; call ray.shutdown\(\) first"),
+    ):
+        monkeypatch.setattr(ray_internals, "dead_service", lambda dead=dead: dead)
+        with pytest.raises(UserError, match=says):
+            ray_start.connected(address, cpus, 0, dashboard=True).__enter__()
     assert not started
+
+
+LATE = "The current node timed out during startup. Perhaps the raylet failed.\nmore"
+OTHER = "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"
 
 
 @pytest.mark.parametrize(
     ("address", "error", "told"),
     [
-        (
-            None,
-            Exception("The current node timed out during startup. Perhaps the raylet failed.\nmore"),
-            "started here: The current node timed out .* failed; see --debug$",
-        ),
-        (
-            "head:1",
-            RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
-            r"same versions of Ray and Python, but 'head:1' has others \(.* Ray: 2.9.0 Python: 3.10.1 This …\); in",
-        ),
-        (
-            "head:1",
-            ValueError("Module: no such thing\nmore"),
-            r"does not answer \(Module: no such thing\); leave it out",
-        ),
+        (None, Exception(LATE), "started here: The current node timed out .* failed; see --debug$"),
+        ("head:1", RuntimeError(OTHER), r"'head:1' has others \(.* Ray: 2.9.0 Python: 3.10.1 This …\); install"),
+        ("head:1", ValueError("Module: no\nmore"), r"does not answer \(Module: no\); leave it out"),
         ("head:1", ConnectionError("Ray is not there.\nmore"), r"does not answer \(Ray is not there\); leave it out"),
     ],
 )
