@@ -88,11 +88,11 @@ def connected(
                 held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
             held.enter_context(interrupting.terminable())  # once more, where another Ray has put in its own
         elif address:
-            rule = "a process can use one Ray at a time, but this one is already connected"
-            raise UserError(f"{rule} and got --address {address}; call ray.shutdown() first")
+            raise UserError(
+                f"this process is connected to a Ray, but got --address {address}; call ray.shutdown() first"
+            )
         elif dead := ray_internals.dead_service():
-            died = f"{dead} of the Ray that this process is connected to has died"
-            raise UserError(f"a search needs a running Ray, but {died}; call ray.shutdown() first")
+            raise UserError(f"a search needs a running Ray, but {dead} of this one has died; call ray.shutdown() first")
         fits = _fitting(cpus, gpus)
         if address and storage:
             require_shared(storage)
@@ -186,8 +186,7 @@ def _connect(address: str | None, dashboard: bool = False, folder: Path | None =
 
 
 def _no_cluster(why: str) -> UserError:
-    rule = "--address must be that of a running Ray cluster"
-    return UserError(f"{rule}, but {why}; leave it out to start one here")
+    return UserError(f"--address must be that of a running Ray cluster, but {why}; leave it out to start one here")
 
 
 def _started(how: dict[str, Any]) -> Any:
@@ -226,8 +225,8 @@ def require_cpus(cpus: float, address: str | None) -> None:
 
 
 def _too_many(wanted: float, kind: str, have: float) -> UserError:
-    advice = f"lower --{kind.lower()}s-per-trial"
-    return UserError(f"a trial needs {wanted:g} {kind}, but the cluster has {have:g}; {advice}")
+    has = f"a trial needs {wanted:g} {kind}, but the cluster has {have:g}"
+    return UserError(f"{has}; lower --{kind.lower()}s-per-trial")
 
 
 def require_address(address: str | None) -> None:
@@ -281,7 +280,9 @@ def require_shared(storage: Path) -> None:
     while not there.exists():
         there = there.parent
     with tempfile.NamedTemporaryFile(dir=there, prefix=".fedtune-") as file:
-        ask = ray.remote(num_cpus=0, max_retries=0)(_sees)
+        ask = ray.remote(num_cpus=0, max_retries=0)(
+            lambda f: os.path.exists(f) and os.access(os.path.dirname(f), os.W_OK)
+        )
         at = partial(NodeAffinitySchedulingStrategy, soft=False)
         asked = {ask.options(scheduling_strategy=at(n["NodeID"])).remote(file.name): n for n in others}
         answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SECONDS)
@@ -296,7 +297,3 @@ def require_shared(storage: Path) -> None:
         raise UserError(f"{rule}, or cannot write to it; checkpoints of trials would be lost there; give another")
     if silent:
         say(f"note: {several(len(silent), 'node')} did not say within {SECONDS:g} s whether it sees {there}")
-
-
-def _sees(file: str) -> bool:
-    return os.path.exists(file) and os.access(os.path.dirname(file), os.W_OK)

@@ -157,8 +157,7 @@ class ProgramWorkload(Workload):
         then, now = dict(record.get("program") or {}).get("scripts", {}), self.program.scripts()
         for name, digest in then.items():
             if now.get(name) != digest:
-                rule = "a search goes on with the program that it began with"
-                raise UserError(f"{rule}, but {name} has changed since; restore it, or start a new search")
+                raise UserError(f"a search goes on with its own program, but {name} has changed since; restore it")
         return self
 
     def describe(self) -> list[str]:

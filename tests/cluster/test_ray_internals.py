@@ -192,24 +192,6 @@ def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> N
     ray_internals.end_dashboard()  # it has ended already
 
 
-@pytest.mark.usefixtures("one_ray")
-def test_workers_that_begin_together_draw_ids_of_their_own() -> None:
-    """Here they are forks of one process, whose stream of ids they would otherwise share."""
-
-    class Drawing:
-        def ids(self) -> list[str]:
-            from ray._raylet import UniqueID
-
-            return [UniqueID.from_random().hex() for _ in range(200)]
-
-    kind = ray.remote(num_cpus=0)(Drawing)
-    workers: list[Any] = [kind.remote() for _ in range(2)]
-    one, other = ray.get([each.ids.remote() for each in workers])
-    for each in workers:
-        ray.kill(each)
-    assert len({*one, *other}) == 400
-
-
 def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tune_controller.logger.name.startswith(ray_internals.STACKS)
     assert ray_internals.STACKS_VARIABLE in inspect.getsource(tune_controller)
