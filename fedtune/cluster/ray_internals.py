@@ -185,10 +185,9 @@ def holds_trials(snapshot: Path) -> bool:
 
 def none_begun(snapshot: Path) -> bool:
     """Whether a snapshot is of a search that was interrupted before its first trial."""
-    try:
+    with suppress(Exception):  # it is damaged
         return bool(json.loads(snapshot.read_bytes())["trial_data"] == [])
-    except Exception:  # it is damaged
-        return False
+    return False
 
 
 def trial_statuses(snapshot: Path) -> dict[str | None, str]:
@@ -202,8 +201,9 @@ def forget_decisions(snapshot: Path) -> None:
     It would be done after the next checkpoint, to a trial that has begun again by then, and may be in its first round.
     """
     state = json.loads(snapshot.read_bytes())
-    if dropped := {name: {} for name in DECISIONS if state["runner_data"].get(name)}:
-        state["runner_data"] |= dropped
+    made = [name for name in DECISIONS if state["runner_data"].get(name)]
+    if made:
+        state["runner_data"] |= {name: {} for name in made}
         write_whole(snapshot, json.dumps(state))
 
 

@@ -75,9 +75,8 @@ def connected(
     """
     ahead = not address and not gpus and trials >= processors.usable()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
-        own = not ray.is_initialized()
         held.enter_context(ray_internals.messages_told(told(log, address is not None)))
-        if own:
+        if not ray.is_initialized():
             require_cpus(cpus, address)
             _note_other_clusters(address)
             folder = None if address else held.enter_context(local_ray.folder())
@@ -88,9 +87,7 @@ def connected(
                 held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
             held.enter_context(interrupting.terminable())  # once more, where another Ray has put in its own
         elif address:
-            raise UserError(
-                f"this process is connected to a Ray, but got --address {address}; call ray.shutdown() first"
-            )
+            raise UserError(f"this process has a Ray, but got --address {address}; call ray.shutdown() first")
         elif dead := ray_internals.dead_service():
             raise UserError(f"a search needs a running Ray, but {dead} of this one has died; call ray.shutdown() first")
         fits = _fitting(cpus, gpus)
@@ -280,8 +277,8 @@ def require_shared(storage: Path) -> None:
     while not there.exists():
         there = there.parent
     with tempfile.NamedTemporaryFile(dir=there, prefix=".fedtune-") as file:
-        ask = ray.remote(num_cpus=0, max_retries=0)(
-            lambda f: os.path.exists(f) and os.access(os.path.dirname(f), os.W_OK)
+        ask: Any = ray.remote(num_cpus=0, max_retries=0)(
+            lambda name: os.path.exists(name) and os.access(os.path.dirname(name), os.W_OK)
         )
         at = partial(NodeAffinitySchedulingStrategy, soft=False)
         asked = {ask.options(scheduling_strategy=at(n["NodeID"])).remote(file.name): n for n in others}

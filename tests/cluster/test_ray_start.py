@@ -208,7 +208,7 @@ def test_a_ray_that_is_there_is_used_and_left(started: list[str], monkeypatch: p
     with ray_start.connected(None, 1, 0.5, dashboard=True) as fits:
         assert fits == 2
     for address, cpus, dead, says in (
-        ("head:6379", 1, None, "this process is connected to a Ray, but got --address head:6379"),
+        ("head:6379", 1, None, "this process has a Ray, but got --address head:6379"),
         (None, 8, None, "a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"),
         (None, 1, "raylet", r"but raylet of this one has died; call ray.shutdown\(\) first"),
     ):
