@@ -25,7 +25,7 @@ from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command as commands
 from fedtune.programs import flower_child, metric
-from fedtune.programs.entries import Count, Flag, Number, Seconds, Text, checked, of_key, refused, table
+from fedtune.programs.entries import Count, Flag, Number, Seconds, Text, at, checked, of_key, refused, table
 
 # who has measured a metric, with the words for it
 SIDES = {"client": "what clients evaluate on", "server": "what the server evaluates on"}
@@ -138,10 +138,8 @@ def _read(folder: Path) -> tuple[_App, dict[str, Any]]:
     """What an app's pyproject.toml says of it, and the federations: its own, else those of Flower's configuration."""
     file = folder / "pyproject.toml"
     told = _toml(file, "tool", "flwr")
-    try:
+    with at(str(file)):
         app: _App = checked(_App, table("tool.flwr.app", told.get("app")), {})
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
     federations = told.get("federations")
     config = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     if not federations and config.is_file():
@@ -156,9 +154,8 @@ def _toml(file: Path, *keys: str) -> dict[str, Any]:
         for key in keys:
             found = dict(table(key, found.get(key, {})))
     except (OSError, ValueError) as error:
-        raise of_key(
-            "flower", f"must be a folder with the pyproject.toml of an app, but {file} cannot be read: {error}"
-        ) from None
+        rule = "flower must be a folder with the pyproject.toml of an app"
+        raise UserError(f"{rule}, but {file} cannot be read: {error}") from None
     return found
 
 
@@ -235,10 +232,8 @@ def _of_keys(
             raise of_key(part, unknown("run-config key", key, app.config))
         if key in taken or not _is_free(key):
             raise of_key(f"{part}.{key}", "must be left out: fedtune gives it itself, as by --rounds and --seed")
-        try:
+        with at(part):
             found[key] = typed(key, app.config[key], value)
-        except UserError as error:
-            raise of_key(part, error) from None
     return found
 
 

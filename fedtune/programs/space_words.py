@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, with_c
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command, metric
-from fedtune.programs.entries import LARGEST, of_key, refused
+from fedtune.programs.entries import LARGEST, at, of_key, refused
 
 EXAMPLES = '"0.001..0.3 log", "1..50" (whole numbers) or ["a", "b"]'
 KEYS = ("range", "choices", "when")
@@ -137,7 +137,5 @@ def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter])
 def _value(hp: Hyperparameter, value: Any, key: str) -> Any:
     if isinstance(value, str) and not isinstance(hp.default, str):
         raise of_key(key, refused(value, f"in {hp.range_text()}", "write it without quotes"))
-    try:
+    with at(key):
         return hp.check(value)
-    except UserError as error:
-        raise of_key(key, error) from None
