@@ -230,35 +230,24 @@ def saves(path: str, how: str = "open({path}, 'a').write('x')") -> str:
 READS = "open({path}, 'w').write('x')\nopen({path}).read()"
 ONCE = "if os.path.exists({path}): open({path}).read()\nopen({path}, 'w').write('x')"
 OWN = 'write {trial} or {folder} in its name, or isolate = "copy"'
-FINE = "passed: two trials write no file in common (looked at: .)\n"
+FINE = "passed: two trials write no file in common (looked at: .)"
+EACH = f"advice: every trial writes results/out.csv, which none reads; only the last stays: to keep all, {OWN}"
+SPOILED = f"failed: every trial writes results/best.pt and it is read, so two at once spoil it; {OWN}"
+ALIKE = "advice: two trials with the same values write results/0.2.csv, which none reads; only the last stays: to keep"
+FILES = [
+    (saves("'results/out.csv'"), "{lr} {lam}", SPACE, EACH),
+    (saves("'results/best.pt'", READS), "", "", SPOILED),
+    (saves("'results/best.pt'", ONCE), "", "", SPOILED),
+    (saves("f'results/{sys.argv[1]}.csv'"), "{lr} {lam}", SPACE, f"{ALIKE} all, {OWN}"),
+    (saves("f'results/{sys.argv[1]}'"), "{trial}", "", FINE),
+    (saves("os.path.join(sys.argv[1], 'out')"), "{folder}", "", FINE),
+    (saves("'results/out.csv'"), "", 'isolate = "copy"\n', FINE),
+]
 
 
-@pytest.mark.parametrize(
-    ("script", "words", "more", "says"),
-    [
-        (
-            *(saves("'results/out.csv'"), "{lr} {lam}", SPACE),
-            f"advice: every trial writes results/out.csv, which none reads; only the last stays: to keep all, {OWN}\n",
-        ),
-        *(
-            (
-                *(saves("'results/best.pt'", how), "", ""),
-                f"failed: every trial writes results/best.pt and it is read, so two at once spoil it; {OWN}\n",
-            )
-            for how in (READS, ONCE)
-        ),
-        (
-            *(saves("f'results/{sys.argv[1]}.csv'"), "{lr} {lam}", SPACE),
-            "advice: two trials with the same values write results/0.2.csv, which none reads; only the last stays: to "
-            f"keep all, {OWN}\n",
-        ),
-        (saves("f'results/{sys.argv[1]}'"), "{trial}", "", FINE),
-        (saves("os.path.join(sys.argv[1], 'out')"), "{folder}", "", FINE),
-        (saves("'results/out.csv'"), "", 'isolate = "copy"\n', FINE),
-    ],
-)
+@pytest.mark.parametrize(("script", "words", "more", "says"), FILES)
 def test_files_that_trials_have_in_common(tmp_path: Path, script: str, words: str, more: str, says: str) -> None:
-    assert found(written(tmp_path, script, words, more), until="files")["files"] == says
+    assert found(written(tmp_path, script, words, more), until="files")["files"] == f"{says}\n"
 
 
 def test_a_file_beside_the_programs_folder_is_found(tmp_path: Path) -> None:
