@@ -91,30 +91,27 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undis
 # ---- logical GPUs: Ray counts them, nothing here computes on one
 
 
-@pytest.fixture(scope="module")
-def _gpus(no_ray: None) -> Iterator[Cluster]:
-    """A node of two GPUs, beside a head without any."""
+@contextmanager
+def connected_to(nodes: int) -> Iterator[Cluster]:
+    """This process as a driver of nodes of two GPUs each, beside a head without any."""
     with headed() as made:
-        made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+        for _ in range(nodes):
+            made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+        with clusters.connected(made.address, 0.2, 0.5, dashboard=False) as fits:
+            assert fits == 4 * nodes
+            yield made
+
+
+@pytest.fixture
+def gpus(no_ray: None) -> Iterator[Cluster]:
+    with connected_to(1) as made:
         yield made
 
 
 @pytest.fixture
-def gpus(_gpus: Cluster) -> Iterator[Cluster]:
-    """That cluster, with this process as a driver of it."""
-    with clusters.connected(_gpus.address, 0.2, 0.5, dashboard=False) as fits:
-        assert fits == 4
-        yield _gpus
-
-
-@pytest.fixture
-def three(cluster: Cluster) -> Iterator[Cluster]:
-    """Three such nodes."""
-    for _ in range(3):
-        cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
-    with clusters.connected(cluster.address, 0.2, 0.5, dashboard=False) as fits:
-        assert fits == 12
-        yield cluster
+def three(no_ray: None) -> Iterator[Cluster]:
+    with connected_to(3) as made:
+        yield made
 
 
 def planned(cluster: Cluster, folder: Path, more: str) -> plan.SearchPlan:
@@ -175,19 +172,19 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     full: list[dict[str, Any]] = []
     counts: list[tuple[int, int]] = []
 
-    def count() -> None:
+    def begun(wanted: int) -> None:
+        wait_for(lambda: len(list(words.glob("*.begun"))) >= wanted)
         counts.append((len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))))
 
     def watch() -> None:
-        wait_for(lambda: len(list(words.glob("*.begun"))) >= 12 and not ray.available_resources().get("GPU"))
+        wait_for(lambda: not ray.available_resources().get("GPU"))
+        begun(12)
         for node in (node for node in ray.nodes() if node["Resources"].get("GPU")):
             at = node["NodeManagerAddress"], node["NodeManagerPort"]
             stores.append(ray._private.internal_api.node_stats(*at, False).store_stats.object_store_bytes_used)
         full.extend(json.loads(file.read_text()) for file in words.glob("*.begun"))
-        count()
         (words / "go").touch()
-        wait_for(lambda: len(list(words.glob("*.begun"))) >= 13)
-        count()
+        begun(13)
         (words / "end").touch()
 
     watching = threading.Thread(target=watch)

@@ -112,16 +112,16 @@ def trial(name: str, status: str, gpus: float = 0, **row: Any) -> Any:
 def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, float]) -> None:
     row = {"val_acc": 0.5, "training_iteration": 3, "comm_mb": 1.5, "time_this_iter_s": 0.25}
     one, two = trial("1", "RUNNING", 0.5, **row), trial("2", "RUNNING", 0.5)
-    mine = Gauges("r", "a")
+    mine, of_search, of_trial = Gauges("r", "a"), ("r", "a"), ("r", "a", "1")
     mine.on_step_end(1, [one, two, trial("3", "PENDING"), trial("4", "PAUSED", 0.5, **row | {"val_acc": 0.7})])
     assert told == {
-        ("fedtune_objective", "r", "a", "1", *GOAL): 0.5,
-        ("fedtune_round", "r", "a", "1"): 3,
-        ("fedtune_rounds_per_second", "r", "a", "1"): 4,
-        ("fedtune_comm_mb", "r", "a", "1"): 1.5,
-        ("fedtune_best_objective", "r", "a", *GOAL): 0.7,
-        ("fedtune_trials_running", "r", "a"): 2,
-        ("fedtune_gpu_share", "r", "a"): 0.25,
+        ("fedtune_objective", *of_trial, *GOAL): 0.5,
+        ("fedtune_round", *of_trial): 3,
+        ("fedtune_rounds_per_second", *of_trial): 4,
+        ("fedtune_comm_mb", *of_trial): 1.5,
+        ("fedtune_best_objective", *of_search, *GOAL): 0.7,
+        ("fedtune_trials_running", *of_search): 2,
+        ("fedtune_gpu_share", *of_search): 0.25,
     }
     mine.on_trial_result(1, [], two, {"val_acc": 0.8})
     mine.on_trial_result(1, [], two, {"val_acc": 0.9, "diverged": True})  # chance is no accuracy
@@ -134,18 +134,16 @@ def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, flo
         trial("5", "RUNNING", 1, val_acc=math.nan),
     ]
     mine.on_step_end(2, ends)
-    assert told[("fedtune_objective", "r", "a", "1", *GOAL)] == 0.6  # once more
+    assert told[("fedtune_objective", *of_trial, *GOAL)] == 0.6  # once more
     assert not any({"2", "4", "5"} & set(key) for key in told)  # what diverged keeps its last round
-    told_of = {key[-1]: n for key, n in told.items() if key[0] == "fedtune_trials_ended"}
-    assert told_of == {"stopped": 1, "diverged": 1, "finished": 1, "failed": 1}
-    assert told[("fedtune_best_objective", "r", "a", *GOAL)] == 0.8 and told[("fedtune_gpu_share", "r", "a")] == 0.25
+    ended = {key[-1]: n for key, n in told.items() if key[0] == "fedtune_trials_ended"}
+    assert ended == dict.fromkeys(("stopped", "diverged", "finished", "failed"), 1)
+    assert told[("fedtune_best_objective", *of_search, *GOAL)] == 0.8
+    assert told[("fedtune_gpu_share", *of_search)] == 0.25
     told.clear()
     mine.on_experiment_end(ends[:4])
-    assert {key[0]: n for key, n in told.items()} == {
-        "fedtune_best_objective": 0.8,
-        "fedtune_trials_running": 0,
-        "fedtune_gpu_share": 0,
-    }
+    names = ("fedtune_best_objective", "fedtune_trials_running", "fedtune_gpu_share")
+    assert {key[0]: n for key, n in told.items()} == dict(zip(names, (0.8, 0, 0), strict=True))
 
 
 def test_what_is_published_follows_the_objective(told: dict[tuple, float]) -> None:
