@@ -66,6 +66,16 @@ class ProgramMetric:
         said = " ".join(filter(None, (self.name, self.pattern, self.column)))
         return self.split == "test" or (self.split is None and bool(NEEDLE.search(said)))
 
+    @property
+    def rows(self) -> str:
+        """The rows that it is taken to be measured on, and by what."""
+        if self.split:
+            return f"of {self.split} rows, as split says"
+        if self.tests:
+            return "of test rows, by the word test in its name or pattern"
+        by_name = self.name.startswith("val_")
+        return "of validation rows, by its name alone" if by_name else "of rows that the file does not say"
+
 
 KEYS = tuple(f.name for f in fields(ProgramMetric) if f.name != "name")
 Name = Annotated[str, AfterValidator(_name)]

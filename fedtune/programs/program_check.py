@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.findings import Finding, Status
 from fedtune.core.terminal import few, several
-from fedtune.programs import command, figure_line, flower
+from fedtune.programs import command, flower
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import CHECKPOINT, ProgramRun, Stopped
 from fedtune.programs.workload import ProgramWorkload
@@ -113,7 +113,7 @@ class ProgramCheck:
         except UserError as error:
             yield "failed", str(error)
             return
-        says = f"{metric.name} selects, {figure_line.rows_by(metric)}"
+        says = f"{metric.name} selects, {metric.rows}"
         if self.program.reported:
             says += f"; of test rows, and only reported: {few(self.program.reported)}"
         said = bool(metric.mode) and (metric.split == "validation" or metric.name.startswith("val_"))
@@ -145,8 +145,8 @@ class ProgramCheck:
         """Only a person can see whether that figure is the one that is meant."""
         run = self._trials[0].run
         for figure in run.rows.first.values() if run.rows else ():
-            doubt = figure_line.doubts(figure)
-            says = f"{figure.metric.name}, {figure_line.rows_by(figure.metric)}: {figure_line.shown(figure)}{doubt}"
+            doubt = figure.doubts()
+            says = f"{figure.metric.name}, {figure.metric.rows}: {figure.marked()}{doubt}"
             yield "advice" if doubt else "passed", says
         yield from (("advice", note) for note in run.take_notes())
 

@@ -12,14 +12,15 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import regex
 
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.metrics import limits
-from fedtune.core.terminal import several
-from fedtune.programs.metric import ProgramMetric, compiled
+from fedtune.core.terminal import printable, several
+from fedtune.programs.metric import NEEDLE, ProgramMetric, compiled
 from fedtune.programs.output import shown
 from fedtune.programs.program_file import Program
 
@@ -34,6 +35,8 @@ NOT_FINITE = re.compile(r"(?<![A-Za-z])[+-]?(?:nan|inf(?:inity)?)(?![A-Za-z])", 
 STAND_INS = ("0.5", *(f"{number:.{digits}f}" for number in (0.5, 50.5) for digits in range(7)))  # for nan and inf
 
 LONGEST = 1.0  # seconds of computing in which a pattern must be done with a line
+BEFORE, AFTER = 120, 60  # characters of a line that are shown around a figure
+GREEDY = re.compile(r"(?<!\\)\.([*+])(?![?+])")  # takes as much of a line as it can
 SEARCHED = 4096  # characters of a line that patterns are tried on: some take the square of its length
 
 
@@ -45,6 +48,27 @@ class Figure(NamedTuple):
     round: Any  # the number that the program gives its round; None if it gives none
     said: str  # the line that had it
     at: tuple[int, int] | None = None  # its place there, if a pattern found it
+
+    def marked(self) -> str:
+        """Its line, with the figure marked where its place is known."""
+        line, (begin, end) = self.said, self.at or (len(self.said), len(self.said))
+        first, last = max(0, begin - BEFORE), min(len(line), end + AFTER)
+        marked = f">>{line[begin:end]}<<" if self.at else ""
+        text = f"{'…' * (first > 0)}{line[first:begin]}{marked}{line[end:last]}{'…' * (last < len(line))}"
+        return printable(text.strip())
+
+    def doubts(self) -> str:
+        """Why it may be another than its metric says; "" if nothing says so."""
+        m, found = self.metric, ""
+        if self.at and not m.tests and m.split is None and (word := NEEDLE.search(self.said[: self.at[0]])):
+            advice = 'make the pattern find another figure, or say split = "test"; otherwise say split = "validation"'
+            found = f"; the word {word[0]} stands before it: if it is of test rows, {advice}"
+        if m.pattern and (lazy := GREEDY.sub(r".\1?", m.pattern)) != m.pattern:
+            with suppress(UserError):  # it takes a part of a number only
+                others = Pattern(replace(m, pattern=lazy)).found(self.said)
+                if others and others[0].at != self.at:
+                    found += f"; a shorter match reads {others[0].value}: write .*? for .* if that is meant"
+        return found
 
 
 class RowMaker:

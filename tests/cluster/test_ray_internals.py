@@ -94,19 +94,21 @@ def test_a_trainable_counts_on_from_what_it_is_told() -> None:
     assert unsaved.checkpoint is None and unsaved.metrics["training_iteration"] == 8
 
 
+READ = (
+    "trial_id status last_result metric_analysis placement_group_factory error_file max_failures num_failures config "
+)
+READ += "local_path experiment_tag"  # attributes of a trial that fedtune reads
+
+
 class Look(Callback):
-    """Finds in a trial the attributes that fedtune reads."""
+    """Finds them."""
 
     called = 0
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """Look at the trial that reported."""
         self.called += 1
-        read = (
-            "trial_id status last_result metric_analysis placement_group_factory error_file max_failures num_failures"
-        )
-        for name in f"{read} config local_path experiment_tag".split():
-            assert hasattr(trial, name), f"Trial has no {name}"
+        assert not [name for name in READ.split() if not hasattr(trial, name)], "Trial has them no more"
 
 
 @pytest.fixture(scope="module")
