@@ -211,9 +211,8 @@ def watched() -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(LOOK):
-            dead = ray_internals.dead_service()
-            if dead and not over.wait(PATIENCE) and ray_internals.dead_service() == dead:
-                _end(dead)
+            if ray_internals.dead_service() and not over.wait(PATIENCE):
+                _end_if_dead()
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -245,8 +244,4 @@ def spoken_to() -> Iterator[None]:
 
 def _end_if_dead() -> None:
     if dead := ray_internals.dead_service():
-        _end(dead)
-
-
-def _end(dead: str) -> None:
-    interrupting.end(f"Ray's {dead} has died, and nothing can continue without it")
+        interrupting.end(f"Ray's {dead} has died, and nothing can continue without it")

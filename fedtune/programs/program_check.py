@@ -81,8 +81,8 @@ class ProgramCheck:
         short = replace(program, rounds=self.rounds) if program.uses("rounds") else program
         return ProgramRun(short, {**config, **self.workload.pinned}, seed, self._root / f"check-{self._number}")
 
-    def _run(self, *what: Any, **more: Any) -> Trial:
-        return self._rows(self._new(*what, **more))
+    def _run(self, what: str, program: Program, config: Mapping[str, Any] = {}, seed: int = 0) -> Trial:
+        return self._rows(self._new(what, program, config, seed))
 
     def _rows(self, run: ProgramRun) -> Trial:
         """The rows of a run up to the last that is wanted; it is closed after that."""
