@@ -268,15 +268,6 @@ def test_tune_leaves_sigusr1_to_whoever_had_it() -> None:
         signal.signal(signal.SIGINT, ctrl_c)
 
 
-def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
-    with ray_internals.few_services():
-        params = parameter.RayParams(metrics_export_port=None)  # as ray.init has it
-        assert params.include_log_monitor is False and params.no_monitor
-        assert Node.start_api_server(None, include_dashboard=True, raise_on_failure=True) is None
-    assert parameter.RayParams().include_log_monitor is not False
-    assert "ray._private.parameter.RayParams(" in inspect.getsource(worker.init), "it makes them elsewhere"
-
-
 def test_agents_have_ports_that_nobody_has_and_the_node_knows_them_before_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
