@@ -51,18 +51,14 @@ def measure_gpu_share(workload: Workload, data: Sequence[Any], cpus: float) -> t
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error, torch.OutOfMemoryError):
             raise
-        raise UserError(
-            "a trial must fit into one GPU, but the first round of the default configuration ran out of GPU memory; "
-            "take a smaller --model or --batch, or --executor loop"
-        ) from error
+        rule = "a trial must fit into one GPU, but the first round of the default configuration ran out of GPU memory"
+        raise UserError(f"{rule}; take a smaller --model or --batch, or --executor loop") from error
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU")]
     per_gpu = sum(n.get("CPU", 0) for n in nodes) / cpus / sum(n["GPU"] for n in nodes)
     gpus = share(used.peak, used.total, per_gpu)
     n = int(1 / gpus)
-    say(
-        f"one round took {used.seconds:.1f} s and {used.peak / 1e9:.1f} GB of {used.total / 1e9:.0f} GB: "
-        + (f"1/{n} of a GPU a trial" if n > 1 else "a whole GPU a trial")
-    )
+    memory = f"{used.peak / 1e9:.1f} GB of {used.total / 1e9:.0f} GB"
+    say(f"one round took {used.seconds:.1f} s and {memory}: {f'1/{n} of a' if n > 1 else 'a whole'} GPU a trial")
     return gpus, sum(min(int(x["GPU"]) * n, int(x.get("CPU", 0) / cpus)) for x in nodes)
 
 
@@ -82,8 +78,7 @@ def with_more_memory(scheduler: TrialScheduler, gpus: float) -> TrialScheduler:
     """The scheduler, under which trials that run out of GPU memory are tried once more with twice the share.
 
     gpus: the share that trials begin with.  Tune calls on_trial_error after it has decided to try the trial again and
-    before it queues it; a callback's on_trial_recover comes after that, when the trial already stands in the queue of
-    its old share.
+    before it queues it by its share; a callback's on_trial_recover comes after that.
     """
     if gpus:
         setattr(scheduler, "on_trial_error", partial(_enlarged, scheduler, gpus))  # noqa: B010
@@ -113,7 +108,5 @@ def _enlarged(scheduler: TrialScheduler, gpus: float, controller: Any, trial: An
 
 def ran_out(trial: Any) -> bool:
     """Whether a trial's last failure was that its GPU ran out of memory."""
-    if not trial.error_file:
-        return False
-    last = Path(trial.error_file).read_text(errors="replace").rpartition("Failure # ")[2]
-    return "OutOfMemoryError" in last
+    told = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+    return "OutOfMemoryError" in told.rpartition("Failure # ")[2]

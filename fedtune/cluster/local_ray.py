@@ -34,9 +34,8 @@ PATIENCE = 4.0  # seconds for a driver to save its results and end by itself onc
 PREFIX, MARK = "ft-", ".fedtune-ray"  # of the folder with Ray's files, and a file in it, locked while its driver lives
 INSIDE = "r"  # the folder in it that Ray is given, and opens to everyone: none of them gets so far
 SOCKET = "/session_2026-11-26_06-58-18_123456_1234567/sockets/plasma_store"  # the longest path of Ray's sockets
-LONGEST = (103 if sys.platform == "darwin" else 107) - len(
-    f"/{PREFIX}12345678/{INSIDE}{SOCKET}"
-)  # bytes of where it is made
+# bytes of where it is made
+LONGEST = (103 if sys.platform == "darwin" else 107) - len(f"/{PREFIX}12345678/{INSIDE}{SOCKET}")
 NEW = 60.0  # seconds in which a folder may not be locked yet
 
 # where Ray's files go
@@ -47,7 +46,7 @@ def folder() -> Iterator[Path]:
     """A new folder for Ray's sockets, logs and token that only this user can enter, removed afterwards.
 
     Ray's own /tmp/ray is open to everyone: others could replace a log by a link to a file of ours, or tell a driver to
-    bring its token to a port of theirs.  Folders of drivers that were killed are removed, too.
+    bring its token to a port of theirs.  What drivers that were killed have left is removed, too.
     """
     parent = _parent()
     _remove_left(parent)
@@ -68,10 +67,9 @@ def _require_private(made: Path) -> None:
     """UserError unless a folder is ours alone, which some network drives and foreign file systems cannot hold."""
     found = made.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise UserError(
-            f"Ray's folder must be its user's alone, but {made} has the owner {found.st_uid} and the mode "
-            f"{stat.S_IMODE(found.st_mode):04o}; set RAY_TMPDIR to a folder of another file system"
-        )
+        has = f"has the owner {found.st_uid} and the mode {stat.S_IMODE(found.st_mode):04o}"
+        advice = "set RAY_TMPDIR to a folder of another file system"
+        raise UserError(f"Ray's folder must be its user's alone, but {made} {has}; {advice}")
     for above in made.resolve().parents:
         if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
             say(f"note: everyone may replace what is in {above}, Ray's folder too; RAY_TMPDIR chooses another")
@@ -91,10 +89,9 @@ def _parent() -> Path:
 
     If Ray cannot use TMPDIR, /tmp is used and a line says so; UserError if it cannot use RAY_TMPDIR, or /tmp either.
     """
-    given = os.environ.get("RAY_TMPDIR", "")
-    if given and (Path(given) / MARK).exists():  # of the Ray that has started this process, and may end before it
-        given = str(Path(given).parent)
-    if given:
+    if given := os.environ.get("RAY_TMPDIR", ""):
+        if (Path(given) / MARK).exists():  # of the Ray that has started this process, and may end before it
+            given = str(Path(given).parent)
         with suppress(OSError):
             Path(given).mkdir(exist_ok=True)
     of_system = os.environ.get("TMPDIR", "") if sys.platform == "linux" and not given else ""
@@ -157,9 +154,8 @@ def said_of_dashboard(url: str) -> str:
     """The line with the dashboard's address, and the command that prints its token, ready to paste."""
     if not _asks_for_token():
         return f"dashboard: http://{url}"
-    if (file := os.environ.get(TOKENS[1])) and not os.environ.get(TOKENS[0]):
-        return f"dashboard: http://{url} (its token: {shlex.join(['cat', file])})"
-    return f"dashboard: http://{url} (its token: ray get-auth-token)"
+    file = "" if os.environ.get(TOKENS[0]) else os.environ.get(TOKENS[1])
+    return f"dashboard: http://{url} (its token: {shlex.join(['cat', file]) if file else 'ray get-auth-token'})"
 
 
 @contextmanager
@@ -183,11 +179,10 @@ def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
             with suppress(OSError):
                 if file:
                     file.write_text(f"http://{url}\n")
-            over.wait()
         except Exception as error:
             said = (str(error).splitlines() or [type(error).__name__])[-1]
             say(f"note: Ray's dashboard did not start: {said[:200]}")
-            over.wait()
+        over.wait()
         with suppress(OSError):
             if file:
                 file.unlink(missing_ok=True)
@@ -216,9 +211,8 @@ def watched() -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(LOOK):
-            dead = ray_internals.dead_service()
-            if dead and not over.wait(PATIENCE) and ray_internals.dead_service() == dead:
-                _end(dead)
+            if ray_internals.dead_service() and not over.wait(PATIENCE):
+                _end_if_dead()
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -250,8 +244,4 @@ def spoken_to() -> Iterator[None]:
 
 def _end_if_dead() -> None:
     if dead := ray_internals.dead_service():
-        _end(dead)
-
-
-def _end(dead: str) -> None:
-    interrupting.end(f"Ray's {dead} has died, and nothing can continue without it")
+        interrupting.end(f"Ray's {dead} has died, and nothing can continue without it")

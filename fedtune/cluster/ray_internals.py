@@ -24,6 +24,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from fedtune.core import interrupting
+from fedtune.runs.files import write_whole
 from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 
 TUNER_FILE = "tuner.pkl"  # a run's settings
@@ -52,16 +53,14 @@ def replaced(where: Any, **by: Any) -> Iterator[None]:
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
     """Environment variables have these values meanwhile, and their former values afterwards."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.update(before)
+        for name in values.keys() - before.keys():
+            os.environ.pop(name, None)
 
 
 # a tuner --------------------------------------------------------------------------------------------------------------
@@ -92,9 +91,8 @@ def save_with_next_snapshot(controller: Any, trial: Any) -> None:
 def searching() -> Iterator[None]:
     """Tune leaves SIGUSR1 to us meanwhile, lets trials take the workers that are ready, and imports no tracker.
 
-    Tune's handler of SIGUSR1 would stay, and break off what our own is saving.  The variable that Tune gives each trial
-    (for PyTorch Lightning) makes it wait for a new worker, which imports PyTorch first.  To count the callbacks of each
-    kind, Tune imports MLflow, Weights & Biases and Comet wherever they are installed: 1.6 s of a processor.
+    Its handler of SIGUSR1 would break off what ours is saving.  A variable that it gives each trial, for PyTorch
+    Lightning, makes that wait for a new worker.  To count callbacks it imports MLflow, W&B and Comet: 1.6 CPU seconds.
     """
     from ray.air._internal import usage
     from ray.tune import tune
@@ -103,11 +101,10 @@ def searching() -> Iterator[None]:
     catch = tune._setup_signal_catching
 
     def catching() -> threading.Event:
-        before = signal.getsignal(signal.SIGUSR1)
-        found = catch()
+        before, interrupted = signal.getsignal(signal.SIGUSR1), catch()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, before)
-        return found
+        return interrupted
 
     uncounted = replaced(usage, _count_callbacks=lambda callbacks: {})
     with replaced(tune, _setup_signal_catching=catching), replaced(class_cache, DEFAULT_ENV_VARS={}), uncounted:
@@ -115,10 +112,7 @@ def searching() -> Iterator[None]:
 
 
 def forget_averages(trial: Any, but: Collection[str]) -> None:
-    """Drop what Tune keeps of an ended trial's metrics besides the last result, except for some of them.
-
-    Extremes and moving averages of forty metrics are 100 kB of a driver's memory a trial, and 35 kB of every snapshot.
-    """
+    """Drop what Tune keeps of an ended trial's metrics, but some: 100 kB of memory, and 35 kB of every snapshot."""
     kept = trial.run_metadata
     kinds = (kept.metric_analysis, kept.metric_n_steps)
     kept.metric_analysis, kept.metric_n_steps = ({n: v for n, v in of.items() if n in but} for of in kinds)
@@ -144,9 +138,7 @@ def checkpoint_folder(trainable: Any) -> str | None:
 
 
 def unsaved(trainable: Any) -> Any:
-    """The return value of `Trainable.save` if a checkpoint could not be written; the previous checkpoint stays the
-    latest.
-    """
+    """What `Trainable.save` returns if a checkpoint could not be written: the one before stays the latest."""
     from ray.train._internal.session import _TrainingResult
 
     return _TrainingResult(None, trainable._last_result or {})
@@ -193,10 +185,9 @@ def holds_trials(snapshot: Path) -> bool:
 
 def none_begun(snapshot: Path) -> bool:
     """Whether a snapshot is of a search that was interrupted before its first trial."""
-    try:
+    with suppress(Exception):  # it is damaged
         return bool(json.loads(snapshot.read_bytes())["trial_data"] == [])
-    except Exception:  # it is damaged
-        return False
+    return False
 
 
 def trial_statuses(snapshot: Path) -> dict[str | None, str]:
@@ -207,15 +198,13 @@ def trial_statuses(snapshot: Path) -> dict[str | None, str]:
 def forget_decisions(snapshot: Path) -> None:
     """Drop what the controller was about to do with trials that were at their checkpoints when the state was saved.
 
-    It would do it after the next checkpoint, to a trial that has begun again by then: one that was to end in its last
-    round would be stopped in its first.
+    It would be done after the next checkpoint, to a trial that has begun again by then, and may be in its first round.
     """
     state = json.loads(snapshot.read_bytes())
-    if any(state["runner_data"].get(name) for name in DECISIONS):
-        state["runner_data"] |= {name: {} for name in DECISIONS if state["runner_data"].get(name)}
-        part = snapshot.with_name(snapshot.name + ".part")
-        part.write_text(json.dumps(state))
-        part.replace(snapshot)
+    made = [name for name in DECISIONS if state["runner_data"].get(name)]
+    if made:
+        state["runner_data"] |= {name: {} for name in made}
+        write_whole(snapshot, json.dumps(state))
 
 
 @contextmanager
@@ -262,8 +251,7 @@ def forget_token() -> None:
 def signals_apart() -> Iterator[None]:
     """A Ray started meanwhile gets no signals sent to our process group or session, and does not change our handlers.
 
-    Batch systems, `timeout` and terminals signal a whole group: a driver whose Ray dies at once would wait for it for a
-    minute and be aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
+    Batch systems, `timeout` and terminals signal a whole group: a driver whose Ray dies at once would be aborted.
     """
     from ray._private import services, utils, worker
 
@@ -291,8 +279,7 @@ def shut_down() -> None:
 def _no_handler_of_crashes() -> Iterator[None]:
     """Ray's C++ leaves this process's handlers: meanwhile it believes that it has put its own in place.
 
-    For them SIGTERM is a crash: they write a stack for seconds, and abort the process.  What is not marked as in place
-    Ray does not take away when it ends, either, which would leave the process with no handler.
+    For those SIGTERM is a crash: they write a stack for seconds, and abort the process.
     """
     raylet: Any = resolve_name("ray._raylet")
     try:
@@ -328,9 +315,8 @@ def dead_service() -> str | None:
 def few_services() -> Iterator[None]:
     """A Ray started meanwhile has no processes but those that trials need, and does not end on a busy machine.
 
-    The dashboard, the autoscaler and the log monitor import Ray for seconds, one after the other, before ray.init is
-    done.  A node whose agents choose their own ports waits for them, and ends after 15 s; here it is told the ports,
-    and waits for no agent.
+    Dashboard, autoscaler and log monitor import Ray for seconds before ray.init is done.  A node that is not told its
+    agents' ports waits for them, and ends after 15 s.
     """
     from ray._private import node, parameter, services
 
@@ -355,12 +341,11 @@ def few_services() -> Iterator[None]:
 def _free_ports() -> dict[str, int]:
     """Ports of loopback that nobody has, from below those that the system gives to whoever asks for any."""
     found: dict[str, int] = {}
-    for number in random.SystemRandom().sample(RANGE, len(RANGE)):  # two Rays that start at once choose others
+    numbers = iter(random.SystemRandom().sample(RANGE, len(RANGE)))  # two Rays that start at once choose others
+    while len(found) < len(PORTS):
         with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", number))
+            probe.bind(("127.0.0.1", number := next(numbers)))
             found[PORTS[len(found)]] = number
-        if len(found) == len(PORTS):
-            break
     return found
 
 
@@ -389,7 +374,6 @@ def patient(seconds: float) -> Iterator[None]:
 
 
 def _raylet_lives() -> bool:
-    """Whether a node that this process has started is alive."""
     import psutil
 
     for process in psutil.Process().children():
@@ -401,11 +385,10 @@ def _raylet_lives() -> bool:
 
 @contextmanager
 def loopback_only() -> Iterator[None]:
-    """A Ray started meanwhile listens on loopback only, and does not disturb other Rays of this machine.
+    """A Ray started meanwhile listens on loopback only, as it does by itself on macOS and Windows.
 
-    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
-    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
-    variable when it was imported, so the constant is set too; the processes that it starts read the variable.
+    On Linux its ports are open on every interface, whatever the node's address.  Here it has read the variable when it
+    was imported; the processes that it starts read it again.
     """
     from ray._private import ray_constants
 
@@ -415,9 +398,9 @@ def loopback_only() -> Iterator[None]:
 
 
 def start_dashboard() -> str:
-    """Start the dashboard of a Ray that was started here with few services, and give its address once it answers.
+    """Start the dashboard of a Ray that was started here, and the autoscaler, whose word it shows; its address.
 
-    On Linux it ends with the thread that calls this.  With it comes the autoscaler, whose word on the cluster it shows.
+    On Linux it ends with the thread that calls this.
     """
     from ray._private import worker
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
@@ -74,9 +75,8 @@ def connected(
     """
     ahead = not address and not gpus and trials >= processors.usable()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
-        own = not ray.is_initialized()
         held.enter_context(ray_internals.messages_told(told(log, address is not None)))
-        if own:
+        if not ray.is_initialized():
             require_cpus(cpus, address)
             _note_other_clusters(address)
             folder = None if address else held.enter_context(local_ray.folder())
@@ -87,15 +87,9 @@ def connected(
                 held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
             held.enter_context(interrupting.terminable())  # once more, where another Ray has put in its own
         elif address:
-            raise UserError(
-                f"a process can use one Ray at a time, but this one is already connected and got --address {address}; "
-                "call ray.shutdown() first"
-            )
+            raise UserError(f"this process has a Ray, but got --address {address}; call ray.shutdown() first")
         elif dead := ray_internals.dead_service():
-            raise UserError(
-                f"a search needs a running Ray, but {dead} of the Ray that this process is connected to has died; "
-                "call ray.shutdown() first"
-            )
+            raise UserError(f"a search needs a running Ray, but {dead} of this one has died; call ray.shutdown() first")
         fits = _fitting(cpus, gpus)
         if address and storage:
             require_shared(storage)
@@ -109,15 +103,15 @@ def settings(ahead: bool = False) -> Iterator[None]:
     ahead: whether a Ray started meanwhile starts workers before they are asked for.
     """
     wanted = SETTINGS | {n: v.format(cpus=processors.usable()) for n, v in AHEAD.items() if ahead}
-    optunas = optuna.logging.get_verbosity()
-    try:
-        with ray_internals.environment(_unless_set(wanted)), warnings.catch_warnings(), _level(logging.ERROR, "ray"):
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            optuna.logging.set_verbosity(optuna.logging.WARNING)
-            yield
-    finally:
-        optuna.logging.set_verbosity(optunas)
+    with (
+        ray_internals.environment(_unless_set(wanted)),
+        warnings.catch_warnings(),
+        _level(logging.ERROR, "ray"),
+        _level(logging.WARNING, optuna.__name__),
+    ):
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=category)
+        yield
 
 
 @contextmanager
@@ -152,10 +146,7 @@ def _note_other_clusters(address: str | None) -> None:
 
 
 def _connect(address: str | None, dashboard: bool = False, folder: Path | None = None) -> str:
-    """Join a cluster, or start a Ray here; the address of its dashboard, "" if it has none.
-
-    folder: for the files of a Ray that is started.
-    """
+    """Join a cluster, or start a Ray here, its files in a folder; the address of its dashboard, "" if it has none."""
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
@@ -163,12 +154,8 @@ def _connect(address: str | None, dashboard: bool = False, folder: Path | None =
         local_ray.keep_token_private()
         ray_internals.show_token()
     else:
-        how |= {
-            "dashboard_host": LOOPBACK,
-            "_temp_dir": f"{folder}/{local_ray.INSIDE}",
-            "num_cpus": processors.usable(),
-        }
-        how |= {} if dashboard else {"include_dashboard": False}
+        how |= {"dashboard_host": LOOPBACK, "_temp_dir": f"{folder}/{local_ray.INSIDE}"}
+        how |= {"num_cpus": processors.usable()} | ({} if dashboard else {"include_dashboard": False})
     try:
         with ExitStack() as meanwhile:
             meanwhile.enter_context(ray_internals.signals_apart())
@@ -186,18 +173,17 @@ def _connect(address: str | None, dashboard: bool = False, folder: Path | None =
         if not isinstance(error, ConnectionError | OSError | RuntimeError | ValueError):
             raise
         if "ersion mismatch" in said:
-            raise UserError(
-                f"this machine and the cluster need the same versions of Ray and Python, but {address!r} has others "
-                f"({said[:300]}); install the cluster's versions here"
-            ) from error
-        raise UserError(
-            f"--address must be that of a running Ray cluster, but {address!r} does not answer "
-            f"({first[:100]}); leave it out to start one here"
-        ) from error
-    url = getattr(context, "dashboard_url", None)
+            rule = f"this machine and the cluster need the same versions of Ray and Python, but {address!r} has others"
+            raise UserError(f"{rule} ({said[:300]}); install the cluster's versions here") from error
+        raise _no_cluster(f"{address!r} does not answer ({first[:100]})") from error
+    url = str(getattr(context, "dashboard_url", None) or "")
     if url:
         say(local_ray.said_of_dashboard(url))
-    return str(url or "")
+    return url
+
+
+def _no_cluster(why: str) -> UserError:
+    return UserError(f"--address must be that of a running Ray cluster, but {why}; leave it out to start one here")
 
 
 def _started(how: dict[str, Any]) -> Any:
@@ -214,10 +200,7 @@ def _started(how: dict[str, Any]) -> Any:
 
 
 def _path_of_workers() -> dict[str, str]:
-    """PYTHONPATH by which the processes of a Ray find the package that this one runs, where another is installed, too.
-
-    A worker is told of the driver's path only after it has imported what SETTINGS names.
-    """
+    """PYTHONPATH by which workers find the package that this process runs: they import it before they know its path."""
     root = Path(__file__).parents[2]
     if root.name in ("site-packages", "dist-packages"):  # it must not come before the standard library
         return {}
@@ -229,10 +212,7 @@ def _fitting(cpus: float, gpus: float) -> int:
     for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
         if wanted > have.get(kind, 0):
             raise _too_many(wanted, kind, have.get(kind, 0))
-    fits = have["CPU"] / cpus
-    if gpus:
-        fits = min(fits, have["GPU"] / gpus)
-    return max(1, int(fits))
+    return max(1, int(min(have["CPU"] / cpus, have["GPU"] / gpus if gpus else math.inf)))
 
 
 def require_cpus(cpus: float, address: str | None) -> None:
@@ -242,9 +222,8 @@ def require_cpus(cpus: float, address: str | None) -> None:
 
 
 def _too_many(wanted: float, kind: str, have: float) -> UserError:
-    return UserError(
-        f"a trial needs {wanted:g} {kind}, but the cluster has {have:g}; lower --{kind.lower()}s-per-trial"
-    )
+    has = f"a trial needs {wanted:g} {kind}, but the cluster has {have:g}"
+    return UserError(f"{has}; lower --{kind.lower()}s-per-trial")
 
 
 def require_address(address: str | None) -> None:
@@ -257,10 +236,7 @@ def require_address(address: str | None) -> None:
     try:
         socket.create_connection((parts[1].strip("[]"), int(parts[2])), timeout=ANSWER).close()
     except (OSError, OverflowError, UnicodeError) as error:  # there is no such port, or name
-        raise UserError(
-            f"--address must be that of a running Ray cluster, but nobody answers at {parts[1]}:{parts[2]} ({error}); "
-            "leave it out to start one here"
-        ) from error
+        raise _no_cluster(f"nobody answers at {parts[1]}:{parts[2]} ({error})") from error
 
 
 def told(log: Path | None, several: bool) -> Callable[[str], None]:
@@ -301,7 +277,9 @@ def require_shared(storage: Path) -> None:
     while not there.exists():
         there = there.parent
     with tempfile.NamedTemporaryFile(dir=there, prefix=".fedtune-") as file:
-        ask = ray.remote(num_cpus=0, max_retries=0)(_sees)
+        ask: Any = ray.remote(num_cpus=0, max_retries=0)(
+            lambda name: os.path.exists(name) and os.access(os.path.dirname(name), os.W_OK)
+        )
         at = partial(NodeAffinitySchedulingStrategy, soft=False)
         asked = {ask.options(scheduling_strategy=at(n["NodeID"])).remote(file.name): n for n in others}
         answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SECONDS)
@@ -311,14 +289,8 @@ def require_shared(storage: Path) -> None:
                 if not ray.get(answer):
                     without.append(asked[answer]["NodeManagerAddress"])
     if without:
-        raise UserError(
-            f"--storage-path must be a folder that every node of the cluster shares, but {without[0]} "
-            f"{f'and {len(without) - 1} more do' if without[1:] else 'does'} not see {there}, or cannot write to it; "
-            "checkpoints of trials would be lost there; give another"
-        )
+        who = f"{without[0]} {f'and {len(without) - 1} more do' if without[1:] else 'does'}"
+        rule = f"--storage-path must be a folder that every node of the cluster shares, but {who} not see {there}"
+        raise UserError(f"{rule}, or cannot write to it; checkpoints of trials would be lost there; give another")
     if silent:
         say(f"note: {several(len(silent), 'node')} did not say within {SECONDS:g} s whether it sees {there}")
-
-
-def _sees(file: str) -> bool:
-    return os.path.exists(file) and os.access(os.path.dirname(file), os.W_OK)

@@ -7,7 +7,7 @@ to `Child.lines`; nothing is read while nobody asks for it, and a program that f
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -31,18 +31,12 @@ class Child:
     def __init__(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], *, log: Path, pty: bool, hold: int
     ) -> None:
-        """OSError if it cannot be started at all.
-
-        folder: where it runs; log: the file for its last output; hold: an open file that stays so until all its
-        processes are gone
-        """
+        """log: the file for its last output; hold: an open file that stays so until all its processes are gone."""
         self.heard = time.monotonic()  # when there was output last
         self.exit_status: int | None = None  # negative: the signal that ended it; None: it runs, or nobody knows
         self._over = False  # it and all that it started have ended, and all output was read
-        self._lines: list[str] = []
-        self._rest = b""  # of a line that has not ended
-        self._keeper = 0  # its number, when it has said it
-        self._log = open(log, "w+b", buffering=0)
+        self._lines, self._rest = list[str](), b""  # the rest: of a line that has not ended
+        self._keeper, self._log = 0, open(log, "w+b", buffering=0)  # the keeper's number, when it has said it
         self._output, writes = os.openpty() if pty else os.pipe()
         if pty:
             termios.tcsetwinsize(writes, (50, 200))
@@ -61,10 +55,9 @@ class Child:
         started.wait()  # the keeper is its child, and goes on
         assert started.stdin and started.stdout
         self._wants, self._says = started.stdin, started.stdout
-        self._open = {self._output, self._says.fileno()}
-        self._poll = select.poll()
-        for descriptor in self._open:
-            self._poll.register(descriptor, select.POLLIN)
+        self._selector = selectors.PollSelector()  # of what is open
+        for source in (self._output, self._says):
+            self._selector.register(source, selectors.EVENT_READ)
 
     @property
     def ended(self) -> bool:
@@ -103,13 +96,12 @@ class Child:
 
     def _take(self, seconds: float) -> None:
         """Take what it printed and what its keeper says, or wait for something."""
-        ready = self._poll.poll(min(max(0.0, seconds), LONGEST) * 1000) if not self._over else []
-        for descriptor, _ in ready:
-            content = _read(descriptor)
+        ready = [] if self._over else self._selector.select(min(seconds, LONGEST))
+        for key, _ in ready:
+            content = _read(key.fd)
             if not content:
-                self._poll.unregister(descriptor)
-                self._open.remove(descriptor)
-            if descriptor == self._says.fileno():
+                self._selector.unregister(key.fileobj)
+            if key.fileobj == self._says:
                 self._hear(content.decode())
             else:
                 self.heard = time.monotonic()
@@ -117,11 +109,11 @@ class Child:
                 lines, self._rest = output.cut(self._rest + content)
                 self._lines += lines
         # without a keeper what was printed is there already, if a process that nobody can end does hold the other end
-        if not self._over and self._says.fileno() not in self._open and (self._output not in self._open or not ready):
+        is_open = self._selector.get_map()
+        if not self._over and self._says not in is_open and (self._output not in is_open or not ready):
             self._end()
 
     def _hear(self, said: str) -> None:
-        """What the keeper says; "" if it has ended."""
         for word, _, number in (line.partition(" ") for line in said.splitlines()):
             if word == "keeper":
                 self._keeper = int(number)
@@ -147,7 +139,6 @@ def _read(descriptor: int) -> bytes:
 
 
 def _kept_by(number: int) -> list[int]:
-    """What a keeper that was killed has kept."""
     found, mark = [], f"{keeper.MARK}={number}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:

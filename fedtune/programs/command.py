@@ -67,8 +67,7 @@ def _require_plain(words: Sequence[str], values: Mapping[str, Any]) -> None:
         anew = reader in READERS and any(re.fullmatch(READERS[reader], word, re.DOTALL) for word in later)
         for name in names(later) if anew else ():
             if (value := text(values[name])) != shlex.quote(value):
-                advice = "a script in a file can take it as an argument"
-                raise UserError(f"{{{name}}} must be one plain word for {reader}, but is {value!r}; {advice}")
+                raise UserError(f"{{{name}}} must be one plain word for {reader}, but is {value!r}; write a script")
 
 
 def _parts(word: str) -> Iterator[tuple[str, str | None]]:

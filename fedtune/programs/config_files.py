@@ -103,7 +103,6 @@ def _put(table: Any, keys: list[str], value: Any, base: str) -> None:
 
 
 def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
-    """A value with what a function makes of the texts in it."""
     if isinstance(value, list):
         return [_mapped(one, function) for one in value]
     return function(value) if isinstance(value, str) else value

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,15 @@ def refused(value: object, rule: str, advice: str = "") -> UserError:
 def of_key(key: str, words: object) -> UserError:
     """What is wrong with a key."""
     return UserError(f"{key}{' ' if str(words).startswith('must ') else ': '}{words}")
+
+
+@contextmanager
+def at(key: str) -> Iterator[None]:
+    """What is wrong in the block is told of this key."""
+    try:
+        yield
+    except UserError as error:
+        raise of_key(key, error) from None
 
 
 def table(key: str, value: Any) -> Mapping[str, Any]:
@@ -71,7 +81,6 @@ def checked(kind: Any, entries: Mapping[str, Any], known: Mapping[str, Sequence[
 
 
 def _refusal(error: Mapping[str, Any], known: Mapping[str, Sequence[str]]) -> UserError:
-    """One line from what pydantic found."""
     parts = [str(part) for part in error["loc"] if part != "[key]"]
     if parts[0] == "space" and parts[-1] in ("range", "choices"):  # an entry may be this alone
         parts.pop()

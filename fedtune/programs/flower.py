@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -26,13 +25,11 @@ from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command as commands
 from fedtune.programs import flower_child, metric
-from fedtune.programs.entries import Count, Flag, Number, Seconds, Text, checked, of_key, refused, table
+from fedtune.programs.entries import Count, Flag, Number, Seconds, Text, at, checked, of_key, refused, table
 
-SIDES = {  # who has measured a metric, with the words for it
-    "client": "what clients evaluate on",
-    "server": "what the server evaluates on",
-    "train": "the rows that clients train on",
-}
+# who has measured a metric, with the words for it
+SIDES = {"client": "what clients evaluate on", "server": "what the server evaluates on"}
+SIDES |= {"train": "the rows that clients train on"}
 DIRECTIONS = {"loss": "min", "accuracy": "max", "acc": "max"}  # by the last word of a metric's name
 SEEDS = ("seed", "random-seed", "random_seed")  # run-config keys
 CHILD = flower_child.__file__
@@ -43,8 +40,6 @@ KEPT = ("name", "rounds", "metrics", "space", "defaults", "stall", "longest_roun
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class _Entries:
-    """What a program file says of a Flower app."""
-
     flower: Text
     python: Text | None = None
     rounds_key: Text = "num-server-rounds"
@@ -68,8 +63,6 @@ class _Components:
 
 @dataclass(frozen=True)
 class _App:
-    """What an app's pyproject.toml says below [tool.flwr.app]."""
-
     components: _Components
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -94,7 +87,8 @@ def entries(raw: Mapping[str, Any], base: Path) -> tuple[dict[str, Any], list[st
     own = {key: value for key, value in app.config.items() if key not in taken and _is_free(key)}
     searched = _of_keys(app, "space", raw, taken, _words)
     hyper = own | _of_keys(app, "defaults", raw, taken, _of_type)
-    values = {key: _escaped(value) for key, value in app.config.items()} | {key: f"{{{key}}}" for key in hyper}
+    escaped = {k: v.replace("{", "{{").replace("}", "}}") for k, v in app.config.items() if isinstance(v, str)}
+    values = app.config | escaped | {key: f"{{{key}}}" for key in hyper}
     values |= {given.rounds_key: "{rounds}", **dict.fromkeys(seeds, "{seed}")}
     defaults = {key: value for key, value in hyper.items() if key not in searched or _lies_in(value, searched[key])}
     made: dict[str, Any] = {
@@ -116,7 +110,11 @@ def entries(raw: Mapping[str, Any], base: Path) -> tuple[dict[str, Any], list[st
     if "metrics" in raw:
         metrics = table("metrics", raw["metrics"])
         made["metrics"] = {flower_child.column(*_parts(name)): _metric(name, of) for name, of in metrics.items()}
-        notes += map(_selects, [*metrics][:1])
+        notes += [
+            f"{name} selects: it is measured on {SIDES[_parts(name)[0]]}, which the app chooses; fedtune cannot know "
+            "if these are test rows, so measure the winner on rows that nothing else has seen"
+            for name in [*metrics][:1]
+        ]
     return made, notes
 
 
@@ -140,10 +138,8 @@ def _read(folder: Path) -> tuple[_App, dict[str, Any]]:
     """What an app's pyproject.toml says of it, and the federations: its own, else those of Flower's configuration."""
     file = folder / "pyproject.toml"
     told = _toml(file, "tool", "flwr")
-    try:
+    with at(str(file)):
         app: _App = checked(_App, table("tool.flwr.app", told.get("app")), {})
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
     federations = told.get("federations")
     config = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     if not federations and config.is_file():
@@ -158,9 +154,8 @@ def _toml(file: Path, *keys: str) -> dict[str, Any]:
         for key in keys:
             found = dict(table(key, found.get(key, {})))
     except (OSError, ValueError) as error:
-        raise of_key(
-            "flower", f"must be a folder with the pyproject.toml of an app, but {file} cannot be read: {error}"
-        ) from None
+        rule = "flower must be a folder with the pyproject.toml of an app"
+        raise UserError(f"{rule}, but {file} cannot be read: {error}") from None
     return found
 
 
@@ -174,9 +169,9 @@ def _simulation(given: _Entries, federations: Mapping[str, Any]) -> dict[str, An
     count, backend = given.clients or options.get("num_supernodes"), options.get("backend", {})
     if not isinstance(count, int) or count < 1:
         raise UserError(f"clients, else num-supernodes of the federation, must be 1 or more, but is {count}")
+    own = {"num_cpus": given.client_cpus, "num_gpus": given.client_gpus}
     client = {"num_cpus": 1, "num_gpus": 0.0, **backend.get("client_resources", {})}
-    client |= {} if given.client_cpus is None else {"num_cpus": given.client_cpus}
-    client |= {} if given.client_gpus is None else {"num_gpus": given.client_gpus}
+    client |= {name: value for name, value in own.items() if value is not None}
     start, tolerant = backend.get("init_args", {}), given.tolerate_failed_clients
     return {"clients": count, "client_resources": client, "init_args": start, "tolerant": tolerant}
 
@@ -185,10 +180,6 @@ def _underscored(value: Any) -> Any:
     if isinstance(value, dict):
         return {name.replace("-", "_"): _underscored(inner) for name, inner in value.items()}
     return value
-
-
-def _escaped(value: Any) -> Any:
-    return value.replace("{", "{{").replace("}", "}}") if isinstance(value, str) else value
 
 
 def _interpreter(folder: Path, python: str | None, base: Path) -> str:
@@ -204,11 +195,8 @@ def _interpreter(folder: Path, python: str | None, base: Path) -> str:
 @functools.cache
 def _check(interpreter: str, app: str) -> str:
     """Import the app once, before anything starts; what was found, for the user."""
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(app)
-        file.flush()
-        words = [interpreter, CHILD, file.name, "--check"]
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    words = [interpreter, CHILD, "/dev/stdin", "--check"]
+    done = subprocess.run(words, input=app, capture_output=True, text=True, errors="replace")
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise UserError(said[-1] if said else f"{interpreter} ended with status {done.returncode}")
@@ -244,10 +232,8 @@ def _of_keys(
             raise of_key(part, unknown("run-config key", key, app.config))
         if key in taken or not _is_free(key):
             raise of_key(f"{part}.{key}", "must be left out: fedtune gives it itself, as by --rounds and --seed")
-        try:
+        with at(part):
             found[key] = typed(key, app.config[key], value)
-        except UserError as error:
-            raise of_key(part, error) from None
     return found
 
 
@@ -256,7 +242,6 @@ def _is_free(key: str) -> bool:
 
 
 def _of_type(key: str, declared: Any, value: Any) -> Any:
-    """A value of a key, in the type of the app's own."""
     if isinstance(declared, str):
         return commands.text(value)
     choices = (False, True) if isinstance(declared, bool) else ()
@@ -300,15 +285,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _metric(name: str, of: Any) -> dict[str, Any]:
     side, own = _parts(name)
-    for key in table(f"metrics.{name}", of):
-        if key not in ("mode", "split"):
-            raise unknown(f"key of metrics.{name}", key, ("mode", "split"))
+    if strange := [key for key in table(f"metrics.{name}", of) if key not in ("mode", "split")]:
+        raise unknown(f"key of metrics.{name}", strange[0], ("mode", "split"))
     mode = DIRECTIONS.get(re.split(r"[\W_]", own)[-1].lower(), "")
     return ({"split": "train"} if side == "train" else {}) | ({"mode": mode} if mode else {}) | of
-
-
-def _selects(name: str) -> str:
-    return (
-        f"{name} selects: it is measured on {SIDES[_parts(name)[0]]}, which the app chooses; fedtune cannot know if "
-        "these are test rows, so measure the winner on rows that nothing else has seen"
-    )

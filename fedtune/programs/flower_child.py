@@ -51,7 +51,7 @@ ENVIRONMENT = {
 }
 REGISTERED = 60.0  # seconds until all nodes must have registered
 ROWS = "FEDTUNE_ROWS"
-CPUS = "FEDTUNE_CPUS"  # that the trial has
+CPUS, GPU_SHARE = "FEDTUNE_CPUS", "FEDTUNE_GPU_SHARE"  # that the trial has
 STATE = "fedtune"  # the record of a client's state that counts its messages; the app does not see it
 FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -66,12 +66,6 @@ def refuse(words: str) -> NoReturn:
     """End this process for what cannot be right in any trial, with one line for the user."""
     print(words, file=sys.stderr, flush=True)
     sys.exit(WRONG)
-
-
-def read(file: str) -> App:
-    """What runs; the run config has the keys of nested tables joined by dots, as Flower hands it to apps."""
-    app = json.loads(Path(file).read_text(encoding="utf-8"))
-    return {**app, "config": flatten(app["config"])}
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Value]:
@@ -89,7 +83,7 @@ def backend(app: App) -> dict[str, Any]:
         start["num_cpus"] = max(1, math.floor(float(given)))
     if client["num_cpus"] > (limit := start.get("num_cpus", math.inf)):
         refuse(f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give it more, or see client_cpus")
-    share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
+    share = float(os.environ.get(GPU_SHARE) or 1)
     if 0 < share < 1:  # of the one GPU that Ray sees here
         if client["num_gpus"] > share:
             refuse(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")
@@ -210,14 +204,14 @@ def seed_all(*parts: Any) -> None:
 @contextlib.contextmanager
 def kept_random() -> Iterator[None]:
     """The state of the server's random numbers as it was before: threads of Ray's and Flower's draw while it waits."""
-    state, numpy, torch = random.getstate(), sys.modules.get("numpy"), sys.modules.get("torch")
-    numpy_state, torch_state = numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    states = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
     yield
-    random.setstate(state)
+    random.setstate(states[0])
     if numpy:
-        numpy.random.set_state(numpy_state)
+        numpy.random.set_state(states[1])
     if torch:
-        torch.set_rng_state(torch_state)
+        torch.set_rng_state(states[2])
 
 
 def number_nodes() -> None:
@@ -297,7 +291,7 @@ def watch(grid: Any, rows: RoundRows) -> None:
         replies = list(pull(*args, **named))
         for reply in () if rows.tolerant else replies:
             if reply.has_error():
-                at = get_node_ids().index(reply.metadata.src_node_id)
+                at = sorted(node_ids()).index(reply.metadata.src_node_id)
                 fail(f"client {at} failed, so a mean would be of fewer clients: {last(reply.error.reason)}")
         return in_order(replies)
 
@@ -313,11 +307,8 @@ def watch(grid: Any, rows: RoundRows) -> None:
     def in_order(replies: Iterable[Any]) -> list[Any]:
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
-    def get_node_ids() -> list[int]:
-        return sorted(node_ids())
-
     grid.push_messages, grid.pull_messages = push_messages, pull_messages
-    grid.send_and_receive, grid.get_node_ids = send_and_receive, get_node_ids
+    grid.send_and_receive, grid.get_node_ids = send_and_receive, lambda: sorted(node_ids())
 
 
 def last(reason: str) -> str:
@@ -443,7 +434,8 @@ def isolate(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    own_app = read(sys.argv[1])
+    own_app = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    own_app["config"] = flatten(own_app["config"])  # as Flower hands it to apps
     isolate(own_app["folder"])
     try:
         main(own_app, "--check" in sys.argv)

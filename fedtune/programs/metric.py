@@ -26,8 +26,8 @@ NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word tes
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w{0,59}", name) or name in TAKEN:
-        rule = "not be one that fedtune uses itself" if name in TAKEN else "be letters, digits and _"
-        raise UserError(f"a metric's name must {rule}, but got {name!r}; for example val_acc")
+        rule = "must be letters, digits and _, and not be one that fedtune uses itself"
+        raise UserError(f"a metric's name {rule}, but got {name!r}; for example val_acc")
     return name
 
 
@@ -45,12 +45,6 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _divide(number: float) -> float:
-    if not number:
-        raise refused(number, "a number other than 0", "100 makes a share of a percentage")
-    return number
-
-
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class ProgramMetric:
@@ -62,7 +56,7 @@ class ProgramMetric:
     split: Literal["train", "validation", "test"] | None = None  # the rows that it was measured on
     skip: Whole = 0  # rounds at the start that do not count
     every: Count = 1  # of so many figures in a round the last counts
-    divide: Annotated[Number, AfterValidator(_divide)] = 1.0
+    divide: Number = 1.0
     mode: Literal["max", "min"] | None = None
     worst: Number | None = None
 
@@ -71,6 +65,16 @@ class ProgramMetric:
         """Whether it was measured on test rows, or may have been, by its name."""
         said = " ".join(filter(None, (self.name, self.pattern, self.column)))
         return self.split == "test" or (self.split is None and bool(NEEDLE.search(said)))
+
+    @property
+    def rows(self) -> str:
+        """The rows that it is taken to be measured on, and by what."""
+        if self.split:
+            return f"of {self.split} rows, as split says"
+        if self.tests:
+            return "of test rows, by the word test in its name or pattern"
+        by_name = self.name.startswith("val_")
+        return "of validation rows, by its name alone" if by_name else "of rows that the file does not say"
 
 
 KEYS = tuple(f.name for f in fields(ProgramMetric) if f.name != "name")
@@ -85,6 +89,8 @@ def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool) -> Pro
     key = f"metrics.{name}"
     if m.name:
         raise unknown(f"key of {key}", "name", KEYS)
+    if not m.divide:
+        raise of_key(f"{key}.divide", refused(m.divide, "a number other than 0", "100 makes a share of a percentage"))
     if m.column and (m.pattern or not file or is_text):
         raise of_key(f"{key}.column", refused(m.column, "of a file with columns, and without a pattern"))
     if is_text and not m.pattern:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.findings import Finding, Status
 from fedtune.core.terminal import few, several
-from fedtune.programs import command, figure_line, flower
+from fedtune.programs import command, flower
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import CHECKPOINT, ProgramRun, Stopped
 from fedtune.programs.workload import ProgramWorkload
@@ -74,16 +74,14 @@ class ProgramCheck:
                 if any(trial.error for trial in self._trials[:2]):
                     return
 
-    def _new(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> ProgramRun:
+    def _new(self, what: str, program: Program, config: Mapping[str, Any] = {}, seed: int = 0) -> ProgramRun:
         """A run that has not started, of few rounds if it is given their number, in a folder of its own."""
         self._number += 1
         self._tell(f"run {self._number}: {what}")
-        folder, values = self._root / f"check-{self._number}", {**(config or {}), **self.workload.pinned}
         short = replace(program, rounds=self.rounds) if program.uses("rounds") else program
-        return ProgramRun(short, values, seed, folder)
+        return ProgramRun(short, {**config, **self.workload.pinned}, seed, self._root / f"check-{self._number}")
 
-    def _run(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> Trial:
-        """The first rows of a new run, and what it wrote."""
+    def _run(self, what: str, program: Program, config: Mapping[str, Any] = {}, seed: int = 0) -> Trial:
         return self._rows(self._new(what, program, config, seed))
 
     def _rows(self, run: ProgramRun) -> Trial:
@@ -115,43 +113,44 @@ class ProgramCheck:
         except UserError as error:
             yield "failed", str(error)
             return
-        says = f"{metric.name} selects, {figure_line.rows_by(metric)}"
+        says = f"{metric.name} selects, {metric.rows}"
         if self.program.reported:
             says += f"; of test rows, and only reported: {few(self.program.reported)}"
         said = bool(metric.mode) and (metric.split == "validation" or metric.name.startswith("val_"))
         yield ("passed", says) if said else ("advice", f"{says}; say by `split` and `mode` what it is")
 
     def _rounds(self) -> Said:
-        """Whether figures come, when, and what start-up takes."""
         first = self._run("the defaults", self.program)
         if first.error:
             yield "failed", str(first.error)
             return
         begin, *gaps = (row["seconds"] for row in first.rows)
-        each = sum(gaps) / len(gaps) if gaps else 0.0
-        rest = max(0, self.program.rounds // self.program.every - 1) * each
-        says = f"{several(first.run.round, 'round')} came, the first after {begin:.2g} s, then one in {each:.2g} s"
-        says += f"; a whole run of {self.program.rounds} takes {timedelta(seconds=round(begin + rest))}"
-        advice = ""
+        reports, each = self.program.rounds // self.program.every, sum(gaps) / max(1, len(gaps))
+        rest = (reports - 1) * each
+        says, advice = f"{several(first.run.round, 'round')} came, the first after {begin:.2g} s", ""
+        says += f", then one in {each:.2g} s" * bool(gaps)
+        if gaps or reports == 1:
+            says += f"; a whole run of {self.program.rounds} takes {timedelta(seconds=round(begin + rest))}"
+        else:
+            says += "; one report says nothing of the time between reports, nor of a whole run: try more --rounds"
         if self.program.every == self.program.rounds > 1:
-            advice = "figures come once, at the end: no trial can be stopped early; report more often"
+            advice = "; figures come once, at the end: no trial can be stopped early; report more often"
         elif gaps and max(gaps) <= BURST and first.seconds >= QUICK:
-            advice = "all came at once: let the program flush each round, or try pty = true"
+            advice = "; all came at once: let the program flush each round, or try pty = true"
         elif gaps and begin - each > max(QUICK, rest):
-            advice = "most of it start-up, which each trial pays for: load less, or keep prepared data"
-        yield ("advice", f"{says}; {advice}") if advice else ("passed", says)
+            advice = "; most of it start-up, which each trial pays for: load less, or keep prepared data"
+        yield "advice" if advice else "passed", says + advice
 
     def _lines(self) -> Said:
         """Only a person can see whether that figure is the one that is meant."""
         run = self._trials[0].run
         for figure in run.rows.first.values() if run.rows else ():
-            doubt = figure_line.doubts(figure)
-            says = f"{figure.metric.name}, {figure_line.rows_by(figure.metric)}: {figure_line.shown(figure)}{doubt}"
+            doubt = figure.doubts()
+            says = f"{figure.metric.name}, {figure.metric.rows}: {figure.marked()}{doubt}"
             yield "advice" if doubt else "passed", says
         yield from (("advice", note) for note in run.take_notes())
 
     def _noise(self) -> Said:
-        """How far equal runs are apart, and those of two seeds."""
         first, again = self._trials[0], self._run("the same again", self.program)
         self._chance, seeded = self._apart(first, again), self.workload.traits.repeatable
         other = self._run("another seed", self.program, seed=1) if seeded and not again.error else again
@@ -159,29 +158,33 @@ class ProgramCheck:
         if error := again.error or other.error:
             yield "failed", f"it fails when it runs {'again' if again.error else 'with another seed'}: {error}"
         elif not apart:
-            says = "figures are equal whatever the seed: the final check shows no noise; see what it seeds itself"
-            yield "advice", says
-        elif self._chance:
+            yield (
+                "advice",
+                "figures are equal whatever the seed, so the final check shows no noise; see what it seeds",
+            )
+        elif not self._chance:
+            yield "passed", f"the same seed gives the same figures; seeds 0 and 1 differ: {apart}; {little}"
+        else:
             what = "the same seed gives other figures" if seeded else "two runs without a seed differ"
             advice = "seed all that it draws from" if seeded else "give {seed} to the program if it takes one"
             yield "advice", f"{what}: {self._chance}; {little}, and none can be repeated: {advice}"
-        else:
-            yield "passed", f"the same seed gives the same figures; seeds 0 and 1 differ: {apart}; {little}"
 
     def _hyperparameters(self) -> Said:
         """Which change something, and with which values the program fails."""
-        defaults, effects, left = self.workload.configuration({}), dict[str, str](), list[str]()
+        defaults, good, wrong, left = self.workload.configuration({}), list[str](), list[str](), list[str]()
         for name in (name for name in self.program.searched if name not in self.workload.pinned):
             asked = self.program.conditions.get(name, {}).items()
-            if len(effects) < TRIED and all(defaults[other] in values for other, values in asked):
-                effects[name] = self._without_effect(name, defaults[name])
-            else:
+            if len(good + wrong) == TRIED or any(defaults[other] not in values for other, values in asked):
                 left.append(name)
-        if self._chance and effects:
+            elif says := self._without_effect(name, defaults[name]):
+                wrong.append(says)
+            else:
+                good.append(name)
+        if self._chance and good + wrong:
             yield "skipped", "figures differ from run to run, so what changes nothing cannot be told"
-        elif good := [name for name, says in effects.items() if not says]:
+        elif good:
             yield "passed", f"{', '.join(good)}: another value gives other figures"
-        yield from (("advice", says) for says in effects.values() if says)
+        yield from (("advice", says) for says in wrong)
         if left:
             yield "skipped", f"{', '.join(left)}: not tried, to save time or because of `when`; --set fixes others"
 
@@ -189,8 +192,7 @@ class ProgramCheck:
         """What is wrong with another value of a hyperparameter; "" if it has an effect."""
         # an end to what a slow value may cost: that it is slow is an effect too
         longest = min(self.program.longest_round, TIMES * self._trials[0].seconds + AND)
-        program = replace(self.program, longest_round=longest / self.program.every)
-        hp = self.program.hyper[name]
+        program, hp = replace(self.program, longest_round=longest / self.program.every), self.program.hyper[name]
         others = [choice for choice in hp.choices if choice != value]
         other = others[-1] if others else max(hp.low, hp.high, key=lambda end: abs(end - value))
         before, after = command.text(value), command.text(other)
@@ -221,7 +223,6 @@ class ProgramCheck:
             yield "passed", f"two trials write no file in common (looked at: {os.path.relpath(self._place, folder)})"
 
     def _checkpoint(self) -> Said:
-        """Whether it goes on from its checkpoint with the figures of an undisturbed run."""
         seen, first = self.rounds - self.program.every, self._trials[0]
         if not self.program.uses("checkpoint") or not seen:
             yield "skipped", "it has none, or one report only: a trial that is interrupted begins again"
@@ -271,27 +272,26 @@ def _place(path: str, runs_in: str) -> Path:
     return base / place.relative_to(base).parts[0] if place != base and place.is_relative_to(base) else place
 
 
-def _states(place: Path) -> dict[Path, os.stat_result]:
-    """The files below a folder as they are now, without hidden folders."""
-    found: dict[Path, os.stat_result] = {}
+def _states(place: Path) -> dict[Path, tuple[int, ...]]:
+    """The files below a folder, without hidden folders: number, size, when they were written, and read."""
+    found: dict[Path, tuple[int, ...]] = {}
     for here, folders, names in os.walk(place):
         folders[:] = [name for name in folders if not name.startswith(".") and not name.endswith(SHARED)]
         for file in (Path(here, name) for name in names if not name.endswith(SHARED)):
             with suppress(OSError):  # gone meanwhile
-                found[file] = file.lstat()
+                status = file.lstat()
+                found[file] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_atime_ns)
     return found
 
 
-def _between(before: dict[Path, os.stat_result], after: dict[Path, os.stat_result]) -> tuple[set[Path], set[Path]]:
+def _between(before: dict[Path, tuple[int, ...]], after: dict[Path, tuple[int, ...]]) -> tuple[set[Path], set[Path]]:
     """The files that were written meanwhile, and those of them that may have been read too, by their times."""
-    written, read = set[Path](), set[Path]()
-    for path, now in after.items():
-        then = before.get(path)
-        if then is None or (then.st_mtime_ns, then.st_size, then.st_ino) != (now.st_mtime_ns, now.st_size, now.st_ino):
-            written.add(path)
-            same = then is not None and then.st_ino == now.st_ino
-            # with `relatime`, which is usual, that is right for files that were written since they were read before
-            looked_at = then.st_atime_ns != now.st_atime_ns if then and same else now.st_atime_ns > now.st_mtime_ns
-            if looked_at or os.statvfs(path.parent).f_flag & os.ST_NOATIME:
-                read.add(path)
+    written, read = {path for path, now in after.items() if before.get(path, ())[:3] != now[:3]}, set()
+    for path in written:
+        number, _, _, last = before.get(path, (0,) * 4)
+        now, _, wrote, looked_at = after[path]
+        # with `relatime`, which is usual, that is right for files that were written since they were read before
+        was_read = looked_at != last if now == number else looked_at > wrote
+        if was_read or os.statvfs(path.parent).f_flag & os.ST_NOATIME:
+            read.add(path)
     return written, read

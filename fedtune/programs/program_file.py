@@ -21,8 +21,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import one_line
-from fedtune.programs import command, config_files, fingerprint, flower, metric, space_words
-from fedtune.programs.entries import Count, Flag, Seconds, Text, Whole, Words, below, checked, of_key, refused, table
+from fedtune.programs import command, config_files, entries, fingerprint, flower, metric, space_words
+from fedtune.programs.entries import Count, Flag, Seconds, Text, Whole, Words, at, of_key, refused
 from fedtune.programs.metric import ProgramMetric
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
@@ -33,7 +33,7 @@ PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
 
 
 def _folder(text: str, info: ValidationInfo) -> str:
-    folder = str(below(text, info))
+    folder = str(entries.below(text, info))
     if not os.path.isdir(folder):
         raise refused(text, "a folder that is there", f"there is none at {one_line(folder)}")
     return folder
@@ -54,7 +54,7 @@ def _setting(value: Any) -> str:
 def _reader(text: str, info: ValidationInfo) -> str:
     if not re.fullmatch(r".*\.py:\w+", text):
         raise refused(text, "a function of a file", 'for example "reader.py:rows"')
-    user_files.take(path := str(below(text, info)))
+    user_files.take(path := str(entries.below(text, info)))
     return path
 
 
@@ -139,9 +139,9 @@ class Program:
 
     def texts(self) -> dict[str, tuple[str, ...]]:
         """What names in braces may stand in, by key."""
-        found: dict[str, tuple[str, ...]] = {f"environment.{n}": (text,) for n, text in self.environment.items()}
-        found |= {f"write.{path}": (path, *file.texts()) for path, file in self.write.items()}
-        return {"command": self.command, "resume_arguments": self.resume_arguments} | found
+        written = {f"write.{path}": (path, *file.texts()) for path, file in self.write.items()}
+        variables = {f"environment.{name}": (text,) for name, text in self.environment.items()}
+        return {"command": self.command, "resume_arguments": self.resume_arguments} | variables | written
 
     def require_rounds(self, rounds: int) -> None:
         """UserError unless a run of so many rounds ends with a report."""
@@ -166,9 +166,9 @@ class Program:
         return found | ({"commit": commit} if commit else {})
 
 
-def of_option(**entries: Any) -> Program:
-    """The program that --algo describes, as from a file with these entries; those that are None are left out."""
-    raw = {key: value for key, value in entries.items() if value is not None}
+def of_option(**given: Any) -> Program:
+    """The program that --algo describes, as from a file with these keys; those that are None are left out."""
+    raw = {key: value for key, value in given.items() if value is not None}
     return _program(raw, "--algo", json.dumps(raw), Path.cwd(), "flower" if "flower" in raw else "program")
 
 
@@ -194,27 +194,25 @@ def parse(content: bytes, path: str, base: Path, stem: str) -> Program:
 
 def _program(raw: dict[str, Any], path: str, text: str, base: Path, stem: str) -> Program:
     notes = list[str]()
-    try:
+    with at(path):
         if "flower" in raw:
             raw, notes = flower.entries(raw, base)
         check = raw.pop("check", None)
         made = _made(raw, base, stem)
         if check is not None:
             made = replace(made, check=replace(_of_check(made, raw, check, base), path=path, text=text, notes=()))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     return replace(made, path=path, text=text, notes=(*made.notes, *notes))
 
 
-_NAMES = [f.name for f in fields(Program)]
-KEYS = tuple(_NAMES[: _NAMES.index("check") + 1])
+KEYS = tuple(f.name for f in fields(Program))
+KEYS = KEYS[: KEYS.index("check") + 1]
 
 
 def _made(raw: Mapping[str, Any], base: Path, stem: str, of_check: bool = False) -> Program:
     if strange := [name for name in raw if name not in KEYS]:
         raise unknown("key", strange[0], KEYS)
     known = {"metrics": metric.KEYS, "space": space_words.KEYS}
-    made: Program = checked(Program, {"name": stem, "folder": ".", **raw}, known, base)
+    made: Program = entries.checked(Program, {"name": stem, "folder": ".", **raw}, known, base)
     hyper, notes = space_words.hyperparameters(made.space, made.defaults)
     if clash := [name for name in hyper if name in made.metrics]:
         raise UserError(f"a metric and a hyperparameter must differ in name, but both have {clash[0]!r}")
@@ -224,26 +222,23 @@ def _made(raw: Mapping[str, Any], base: Path, stem: str, of_check: bool = False)
     made.require_rounds(made.rounds)
     _require_places(made)
     _require_names(made, of_check)
-    made = _seeded(made, of_check)
     _require_runs(made)
     _require_checkpoints(made)
-    return made
+    return _seeded(made, of_check)
 
 
 def _of_check(made: Program, raw: Mapping[str, Any], check: Any, base: Path) -> Program:
     """The program of the final check: the same but for what [check] says."""
-    if not table("check", check):
+    if not entries.table("check", check):
         raise of_key("check", refused(check, "a table with what differs", "for example command"))
     for name in check:
         if name not in CHECK_KEYS:
             raise unknown("key of check", name, CHECK_KEYS)
     whole = {**raw, "seed": made.seed, **check}
-    try:
+    with at("[check]"):
         if "environment" in check:
-            whole["environment"] = {**raw.get("environment", {}), **table("environment", check["environment"])}
+            whole["environment"] = {**raw.get("environment", {}), **entries.table("environment", check["environment"])}
         return _made(whole, base, made.name, of_check=True)
-    except UserError as error:
-        raise UserError(f"[check]: {error}") from None
 
 
 def _require_places(program: Program) -> None:
@@ -261,10 +256,8 @@ def _require_places(program: Program) -> None:
 
 def _names(key: str, words: Sequence[str], program: Program) -> list[str]:
     """The names in braces in these words; UserError for one that is not known."""
-    try:
+    with at(key):
         found = command.names(words)
-    except UserError as error:
-        raise of_key(key, error) from None
     for name in found:
         if name not in (known := [*program.hyper, *command.OWN]):
             hint = f"declare it in [space] or [defaults], or write {{{{{name}}}}} for braces of the program's own"
@@ -278,11 +271,9 @@ def _require_names(program: Program, of_check: bool) -> None:
     used = {name for key, names in named.items() if key != "resume_arguments" for name in names}
     usual = dict.fromkeys(command.OWN, 0) | program.configuration({})
     for name, hp in program.hyper.items():
-        try:
+        with at("command"):
             for choice in (usual[name], *hp.choices):
                 command.fill(program.command, usual | {name: choice})
-        except UserError as error:
-            raise of_key("command", error) from None
         if name not in used and (name in program.space or not of_check):
             where = f"write {{{name}}} in the command, environment or [write]"
             raise UserError(f"every hyperparameter must be used, but {name} would change nothing; {where}")

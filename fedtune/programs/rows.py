@@ -11,14 +11,16 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import regex
 
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.metrics import limits
-from fedtune.core.terminal import several
-from fedtune.programs.metric import ProgramMetric, compiled
+from fedtune.core.terminal import printable, several
+from fedtune.programs.metric import NEEDLE, ProgramMetric, compiled
 from fedtune.programs.output import shown
 from fedtune.programs.program_file import Program
 
@@ -33,9 +35,8 @@ NOT_FINITE = re.compile(r"(?<![A-Za-z])[+-]?(?:nan|inf(?:inity)?)(?![A-Za-z])", 
 STAND_INS = ("0.5", *(f"{number:.{digits}f}" for number in (0.5, 50.5) for digits in range(7)))  # for nan and inf
 
 LONGEST = 1.0  # seconds of computing in which a pattern must be done with a line
-
-_JSON = json.JSONDecoder()
-
+BEFORE, AFTER = 120, 60  # characters of a line that are shown around a figure
+GREEDY = re.compile(r"(?<!\\)\.([*+])(?![?+])")  # takes as much of a line as it can
 SEARCHED = 4096  # characters of a line that patterns are tried on: some take the square of its length
 
 
@@ -47,6 +48,27 @@ class Figure(NamedTuple):
     round: Any  # the number that the program gives its round; None if it gives none
     said: str  # the line that had it
     at: tuple[int, int] | None = None  # its place there, if a pattern found it
+
+    def marked(self) -> str:
+        """Its line, with the figure marked where its place is known."""
+        line, (begin, end) = self.said, self.at or (len(self.said), len(self.said))
+        first, last = max(0, begin - BEFORE), min(len(line), end + AFTER)
+        marked = f">>{line[begin:end]}<<" if self.at else ""
+        text = f"{'…' * (first > 0)}{line[first:begin]}{marked}{line[end:last]}{'…' * (last < len(line))}"
+        return printable(text.strip())
+
+    def doubts(self) -> str:
+        """Why it may be another than its metric says; "" if nothing says so."""
+        m, found = self.metric, ""
+        if self.at and not m.tests and m.split is None and (word := NEEDLE.search(self.said[: self.at[0]])):
+            advice = 'make the pattern find another figure, or say split = "test"; otherwise say split = "validation"'
+            found = f"; the word {word[0]} stands before it: if it is of test rows, {advice}"
+        if m.pattern and (lazy := GREEDY.sub(r".\1?", m.pattern)) != m.pattern:
+            with suppress(UserError):  # it takes a part of a number only
+                others = Pattern(replace(m, pattern=lazy)).found(self.said)
+                if others and others[0].at != self.at:
+                    found += f"; a shorter match reads {others[0].value}: write .*? for .* if that is meant"
+        return found
 
 
 class RowMaker:
@@ -89,8 +111,9 @@ class RowMaker:
 
     def line(self, line: str) -> None:
         """A line that the program printed."""
-        for figure in () if self.program.reads_text else self._figures(line):
-            self._take(figure)
+        for pattern in () if self.program.reads_text else self._patterns:
+            for figure in pattern.found(line):
+                self._take(figure)
         if "fedtune {" in line and self.by_name and (found := MARK.search(line)):
             for figure in self._reported(line[found.end() :], line):
                 self._take(figure)
@@ -101,8 +124,9 @@ class RowMaker:
 
     def text(self, line: str) -> None:
         """A line of the file, if that is a text."""
-        for figure in self._figures(line):
-            self._take_written(figure)
+        for pattern in self._patterns:
+            for figure in pattern.found(line):
+                self._take_written(figure)
 
     def reported(self, line: str) -> None:
         """A line of $FEDTUNE_ROWS."""
@@ -119,14 +143,9 @@ class RowMaker:
             if name in self.columns and value not in (None, ""):
                 self._take_written(Figure(self.columns[name], value, record.get(column), line))
 
-    def _figures(self, line: str) -> Iterator[Figure]:
-        for pattern in self._patterns:
-            yield from pattern.found(line)
-
     def _reported(self, text: str, line: str) -> Iterator[Figure]:
-        """The figures of a row that the program reports as JSON."""
         try:
-            row, _ = _JSON.raw_decode(text)
+            row, _ = json.JSONDecoder().raw_decode(text)
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
@@ -161,11 +180,12 @@ class RowMaker:
         value = self._value(figure)
         if m.name in self._row:
             lacking = ", ".join(self.missing) or "the next round"
-            rule = f"each metric must come once a round, but {m.name} came twice before {lacking}"
             how = "make its pattern more exact" if m.pattern else "report it once"
             advice = f"{how}, or say how many come by `every`"
-            never = any(name in self.of_file and not self._came[name] for name in self.missing)
-            raise self._refuse(figure, rule, self.no_file() if never else advice)
+            if any(name in self.of_file and not self._came[name] for name in self.missing):
+                advice = self.no_file()
+            rule = f"each metric must come once a round, but {m.name} came twice before {lacking}"
+            raise self._refuse(figure, rule, advice)
         self._row[m.name] = value
         self.first.setdefault(m.name, figure)
         if not self.missing:
@@ -201,14 +221,11 @@ class RowMaker:
             raise self._refuse(figure, rule, advice)
 
     def _whole(self, figure: Figure) -> int:
-        given = figure.round
-        try:
-            number = float(given)
-            if isinstance(given, bool) or not number.is_integer() or abs(number) > 2**53:
-                raise ValueError
-        except (TypeError, ValueError, OverflowError):
-            raise self._refuse(figure, f"a round's number must be whole, but got {given!r}") from None
-        return int(number)
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(figure.round)
+            if not isinstance(figure.round, bool) and number.is_integer() and abs(number) <= 2**53:
+                return int(number)
+        raise self._refuse(figure, f"a round's number must be whole, but got {figure.round!r}")
 
     def _value(self, figure: Figure) -> float:
         m, given = figure.metric, figure.value
@@ -248,9 +265,9 @@ class Pattern:
         """The figures in a line."""
         tried = line if len(line) <= SEARCHED else line[:SEARCHED].rpartition(" ")[0]  # whose last word may be cut
         found = self._matches(tried)
-        if NOT_FINITE.search(tried) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
-            if unusual := self._not_finite(tried):
-                return unusual
+        usual = any(NUMBER.fullmatch(m[self._group] or "") for m in found) or not NOT_FINITE.search(tried)
+        if not usual and (unusual := self._not_finite(tried)):
+            return unusual
         for match in found:
             self._require_whole(match, tried)
         return [self._figure(m, m[self._group] or "", m.span(self._group), line) for m in found]
@@ -267,8 +284,7 @@ class Pattern:
                 places[word.start() + shift] = word
                 shift += len(digits) - len(word[0])
             matches = [m for m in self._matches(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
-            found = [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]
-            if found:
+            if found := [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]:
                 return [self._figure(m, word[0], word.span(), line) for m, word in found]
         return []
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import few, several
-from fedtune.core.workload import HERE, Place, Run
+from fedtune.core.workload import HERE, Config, Place, Run
 from fedtune.programs import command, config_files, fingerprint, flower, isolation, output, written_files
 from fedtune.programs.child import Child
+from fedtune.programs.flower_child import CPUS, GPU_SHARE, THREADS
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
 from fedtune.programs.rows import RowMaker
@@ -28,7 +29,6 @@ LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint
 CLAIMS = 6.0  # seconds to wait for a folder that another run has
 Row = tuple[int, dict[str, float], float]  # its round, its values, and when it came
 LOOK = 0.03  # seconds between two looks at files
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # signals from outside: whoever is short of memory, or stops a machine.  A shell reports one as 128 more.
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -41,19 +41,11 @@ class ProgramRun(Run):
     """A trial of a program.  Its process begins with the first step, and has a folder of its own for what it leaves."""
 
     def __init__(
-        self,
-        program: Program,
-        config: Mapping[str, Any],
-        seed: int,
-        folder: Path,
-        *,
-        at: Place = HERE,
-        test: bool = False,
+        self, program: Program, config: Config, seed: int, folder: Path, *, at: Place = HERE, test: bool = False
     ) -> None:
         """UserError for a configuration that the program does not take.
 
-        folder: the trial's own, for output and checkpoints; at: the trial's share of the machine; test: metrics of
-        test rows may select, so that a run diverges where they are not finite
+        folder: the trial's own, for output and checkpoints; test: metrics of test rows may select
         """
         self.program, self.config, self.seed = program, program.configuration(config), seed
         self.folder, self._at = folder.resolve(), at
@@ -62,9 +54,8 @@ class ProgramRun(Run):
         self.rows: RowMaker | None = None  # of the program that runs now, or ran last
         self._selects = program.selectable(test)
         self._every, self._command = program.every, fingerprint.portable(program.command)
-        self._done = 0
-        self._row: dict[str, Any] = {}
-        self._before: list[dict[str, float]] = []  # rows of the rounds before it was saved and loaded
+        self._row: dict[str, Any] = {}  # the last
+        self._rows: list[dict[str, float]] = []  # of the rounds that are done, also of those before it was loaded
         self._differs = False  # a round that was repeated gave other figures
         self._child: Child | None = None
         self._coming: Iterator[Row] = iter(())  # its rows that nobody has asked for yet
@@ -75,7 +66,7 @@ class ProgramRun(Run):
     @property
     def round(self) -> int:
         """The rounds that are done."""
-        return self._done
+        return len(self._rows) * self._every
 
     @property
     def rounds(self) -> int:
@@ -89,7 +80,7 @@ class ProgramRun(Run):
 
     def step(self) -> dict[str, Any]:
         """The next report's row; the program starts with the first.  After the last round it has ended."""
-        if self._done >= self.rounds:
+        if self.round >= self.rounds:
             raise UserError(f"{self.program.name} has {several(self.rounds, 'round')}, and all are done")
         try:
             number, values, at = self._next_row()
@@ -98,10 +89,9 @@ class ProgramRun(Run):
         except BaseException:
             self.close()
             raise
-        seconds, self._last = at - self._last, at
-        self._done = number
-        self._before.append(values)
-        self._row = {"round": number, "seconds": seconds, "eval_seconds": 0.0} | values
+        self._row = {"round": number, "seconds": at - self._last, "eval_seconds": 0.0} | values
+        self._last = at
+        self._rows.append(values)
         return dict(self._row)
 
     def test(self) -> dict[str, Any]:
@@ -110,17 +100,17 @@ class ProgramRun(Run):
 
     def take_notes(self) -> list[str]:
         """What is worth telling since it was last asked."""
-        found, self.notes = self.notes, []
-        return found
+        notes, self.notes = self.notes, []
+        return notes
 
     def save(self, folder: Path) -> None:
         """The rows until now, and the program's checkpoint if it has any; the program waits meanwhile."""
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"config": self.config, "seed": self.seed, "command": self._command, "rows": self._before}
+        state = {"config": self.config, "seed": self.seed, "command": self._command, "rows": self._rows}
         if self.program.uses("checkpoint") and (self.folder / CHECKPOINT).is_dir():
             with self._child.paused() if self._child else nullcontext():
                 shutil.copytree(self.folder / CHECKPOINT, folder / CHECKPOINT, symlinks=True, dirs_exist_ok=True)
-        (folder / STATE).write_text(json.dumps(state | {"round": self._done}))
+        (folder / STATE).write_text(json.dumps(state | {"round": self.round}))
 
     def load(self, folder: Path) -> None:
         """Continue after the round in which it was saved: from its checkpoint, or silently from the beginning."""
@@ -137,8 +127,8 @@ class ProgramRun(Run):
         if not own or reached != len(rows) * self._every or not (same or self.program.uses("checkpoint")):
             raise ValueError(f"{folder / STATE} belongs to another run: {state['config']}, seed {state['seed']}")
         self._of_another = not same
-        self._before, self._done = rows, reached
-        self._row = {"round": self._done, "seconds": 0.0, "eval_seconds": 0.0} | rows[-1] if rows else {}
+        self._rows = rows
+        self._row = {"round": reached, "seconds": 0.0, "eval_seconds": 0.0} | rows[-1] if rows else {}
         shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
         self._resumes = (folder / CHECKPOINT).is_dir() and any((folder / CHECKPOINT).iterdir())
         if self._resumes:
@@ -175,8 +165,8 @@ class ProgramRun(Run):
                     self._start()
                 if (row := next(self._coming, None)) is None:
                     raise self._ended()
-                if self._resumes and row[0] > self._done + self._every:
-                    raise UserError(f"round {self._done + self._every} is missing")
+                if self._resumes and row[0] > self.round + self._every:
+                    raise UserError(f"round {self.round + self._every} is missing")
             except (UserError, Diverged) as error:
                 if not self._resumes or self._of_another:
                     raise
@@ -186,7 +176,7 @@ class ProgramRun(Run):
                 self._resumes = False
                 continue
             self._resumes = False
-            if row[0] > self._done:
+            if row[0] > self.round:
                 return row
             self._compare(*row)
 
@@ -194,7 +184,7 @@ class ProgramRun(Run):
         """Note the first figure that differs from the one of the same round before."""
         self._last = at
         for name, value in values.items():
-            before = self._before[number // self._every - 1].get(name, math.nan)
+            before = self._rows[number // self._every - 1].get(name, math.nan)
             if not self._differs and not (value == before or (math.isnan(value) and math.isnan(before))):
                 self._differs, again = True, f"round {number} again: {name} was {before:.12g}, and is now {value:.12g}"
                 self._note(f"gives other figures each time: {again}")
@@ -222,40 +212,29 @@ class ProgramRun(Run):
         self._coming = self._play(self._child, self.rows, looks)
 
     def _values(self) -> dict[str, Any]:
-        """What names in braces stand for."""
         gpus = self._at.gpu_ids
         numbers = gpus if self.program.gpu == "machine" else map(str, range(len(gpus)))
-        return self.config | {
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "gpu": ",".join(numbers) or "0",
-            "trial": self.trial,
-            "folder": str(self.folder),
-            "checkpoint": str(self.folder / CHECKPOINT),
-        }
+        own = {"rounds": self.rounds, "seed": self.seed, "gpu": ",".join(numbers) or "0", "trial": self.trial}
+        return self.config | own | {"folder": str(self.folder), "checkpoint": str(self.folder / CHECKPOINT)}
 
     def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
         """This process's environment without Ray's own variables; what the program needs; what its file says."""
         cpus, gpus = str(max(1, int(self._at.cpus))), self._at.gpu_ids
         found = dict.fromkeys(THREADS, cpus)
         found |= {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        found |= {"PYTHONUNBUFFERED": "1", "FEDTUNE_TRIAL": self.trial, ROWS: str(self.folder / REPORTED)}
-        found["FEDTUNE_CPUS"] = cpus
+        found |= {"PYTHONUNBUFFERED": "1", "FEDTUNE_TRIAL": self.trial, ROWS: str(self.folder / REPORTED), CPUS: cpus}
         if gpus and self.program.gpu == "machine":
             found.pop("CUDA_VISIBLE_DEVICES", None)
         elif gpus:
             found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         if self._at.gpus:
-            found["FEDTUNE_GPU_SHARE"] = f"{self._at.gpus:g}"
+            found[GPU_SHARE] = f"{self._at.gpus:g}"
         if self.program.seed not in ("none", "{seed}"):
             found[self.program.seed] = str(self.seed)
         return found | {name: command.filled(text, values) for name, text in self.program.environment.items()}
 
     def _play(self, child: Child, rows: RowMaker, looks: Sequence[Callable[[bool], bool]]) -> Iterator[Row]:
-        """The program's rows as they come, until it has ended; an error if it takes too long, or says what cannot be.
-
-        looks: at files that it writes
-        """
+        """The program's rows as they come, until it has ended; an error if it takes too long, or says what is wrong."""
         began, looked, ended, error = time.monotonic(), 0.0, False, None
         while not ended:
             stall, longest = self.program.stall, self.program.longest_round * self._every
@@ -280,15 +259,11 @@ class ProgramRun(Run):
                 advice = "give a larger `stall`, or pty = true if it waits for a terminal"
                 raise self._failed(f" was silent for {stall:g} seconds {self._after()}; {advice}")
             if time.monotonic() > began + longest and not child.ended:
-                each = f"report of {self._every} rounds" if self._every > 1 else "round"
-                took = f" took more than {longest:g} seconds for a {each} {self._after()}"
-                raise self._failed(f"{took}; give a larger `longest_round`")
+                took = f"more than {longest:g} seconds for {several(self._every, 'round')} {self._after()}"
+                raise self._failed(f" took {took}; give a larger `longest_round`")
 
     def _wait_for_end(self) -> None:
-        """After the last round: the program ends, and says nothing that contradicts its rows.
-
-        All figures are there, so they count however it ends; but a line tells what went wrong.
-        """
+        """After the last round figures count however the program ends, but a note tells what went wrong."""
         assert self._child
         next(self._coming, None)
         if (status := self._child.exit_status) != 0:
@@ -302,15 +277,14 @@ class ProgramRun(Run):
 
     def _raised(self) -> str:
         """The error of a traceback that it printed, after a colon."""
-        error = output.traceback(self.folder / LOG)
-        return f": {error}" if error else ""
+        return f": {error}" if (error := output.traceback(self.folder / LOG)) else ""
 
     def _ended(self) -> Exception:
         """The error for a program that ended before its last round."""
         assert self._child and self.rows
         status, done = self._child.exit_status, self.rows.round
         if status is None or _signal(status) in FROM_OUTSIDE:
-            why = "; the machine may be out of memory" if _signal(status or -signal.SIGKILL) == signal.SIGKILL else ""
+            why = "; the machine may be out of memory" * (status is None or _signal(status) == signal.SIGKILL)
             return Stopped(f"{self.program.name} {_how(status)} in round {done + 1}{why}")
         if status:
             return self._failed(f" {_how(status)} {self._after()}{self._raised()}")
@@ -333,14 +307,12 @@ class ProgramRun(Run):
         return f"{after}, without {', '.join(self.rows.missing)} of the next{others}"
 
     def _failed(self, says: str) -> UserError:
-        """An error of the program's, with its last lines of output."""
         lines = [f"  {line}" for line in output.last_lines(self.folder / LOG)]
         says = f"{self.program.name}{says}"
         return UserError("\n".join([says, *lines]) if lines else f"{says}; it printed nothing")
 
 
 def _how(status: int | None) -> str:
-    """How a program ended that did not end well."""
     number = _signal(status or 0)
     name = signal.Signals(number).name if number in [*signal.Signals] else str(number)  # those of real time have none
     if status is None or number in FROM_OUTSIDE:

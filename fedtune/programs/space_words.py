@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, with_c
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command, metric
-from fedtune.programs.entries import LARGEST, of_key, refused
+from fedtune.programs.entries import LARGEST, at, of_key, refused
 
 EXAMPLES = '"0.001..0.3 log", "1..50" (whole numbers) or ["a", "b"]'
 KEYS = ("range", "choices", "when")
@@ -32,7 +32,6 @@ def _name(name: str) -> str:
 
 
 def _either(value: Any) -> Any:
-    """What an entry says, as a table."""
     if isinstance(value, str | list):
         return {"range" if isinstance(value, str) else "choices": value}
     if not isinstance(value, dict):
@@ -44,8 +43,7 @@ def _either(value: Any) -> Any:
 
 
 def _range(text: str) -> str:
-    found = Range.parse(text)
-    if not found:
+    if not (found := Range.parse(text)):
         raise refused(text, "a range or a list of choices", f"for example {EXAMPLES}")
     if not found.low < found.high or max(abs(found.low), abs(found.high)) > (LARGEST if found.integer else 1e300):
         raise refused(text, "a range LOW..HIGH with LOW < HIGH")
@@ -110,7 +108,11 @@ def hyperparameters(
         else:
             which = "the first of its choices" if made.choices else "the middle of its range"
             notes.append(f"{name} has no default; {made.default!r} is taken, {which}")
-    return found | {name: _fixed(name, value) for name, value in defaults.items() if name not in space}, notes
+    for name, value in defaults.items():
+        if name not in space:
+            choices = (False, True) if isinstance(value, bool) else (value,) if isinstance(value, str) else ()
+            found[name] = Hyperparameter(name=name, default=value, choices=choices)
+    return found, notes
 
 
 def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter]) -> Conditions:
@@ -133,16 +135,7 @@ def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter])
 
 
 def _value(hp: Hyperparameter, value: Any, key: str) -> Any:
-    """A value that this hyperparameter may have, in its type."""
     if isinstance(value, str) and not isinstance(hp.default, str):
         raise of_key(key, refused(value, f"in {hp.range_text()}", "write it without quotes"))
-    try:
+    with at(key):
         return hp.check(value)
-    except UserError as error:
-        raise of_key(key, error) from None
-
-
-def _fixed(name: str, value: Any) -> Hyperparameter:
-    """A hyperparameter that is not searched: a value of [defaults] that the command names."""
-    choices = (False, True) if isinstance(value, bool) else (value,) if isinstance(value, str) else ()
-    return Hyperparameter(name=name, default=value, choices=choices)

@@ -36,15 +36,13 @@ class ProgramTrainer(Trainer):
 
 
 def _run(workload: Any, config: Mapping[str, Any], seed: int, several: bool, at: Place) -> ProgramRun:
-    program = workload.program
+    program, values = workload.program, workload.pinned | dict(config)
     user_files.register(workload.own)
     told = json.dumps([program.command, program.environment, sorted(config.items())], default=str)
     whose = at.name or f"run-{hashlib.sha256(told.encode()).hexdigest()[:8]}"  # configurations may share a place
-    name = f"{whose}-seed{seed}" if several or not at.name else whose
     folder = at.folder or Path(tempfile.mkdtemp(prefix="fedtune-"))
-    return ProgramRun(
-        program, workload.pinned | dict(config), seed, folder / name, at=at, test=workload.selects_on_test
-    )
+    folder /= f"{whose}-seed{seed}" if several or not at.name else whose
+    return ProgramRun(program, values, seed, folder, at=at, test=workload.selects_on_test)
 
 
 class ProgramRuns(Runs):
@@ -143,8 +141,7 @@ class ProgramWorkload(Workload):
         then, now = dict(record.get("program") or {}).get("scripts", {}), self.program.scripts()
         for name, digest in then.items():
             if now.get(name) != digest:
-                rule = "a search goes on with the program that it began with"
-                raise UserError(f"{rule}, but {name} has changed since; restore it, or start a new search")
+                raise UserError(f"a search goes on with its own program, but {name} has changed since; restore it")
         return self
 
     def describe(self) -> list[str]:
@@ -175,21 +172,17 @@ class ProgramWorkload(Workload):
         """All that is known of what a run's numbers depend on."""
         program = asdict(replace(self.program, notes=(), path=""))
         program["command"] = fingerprint.portable(self.program.command)
-        check = self.program.checking()
-        scripts = {**self.program.scripts(), **check.scripts()}
+        scripts = self.program.scripts() | self.program.checking().scripts()
         return {"program": program, "scripts": scripts, "seed": self.seed, "pinned": self.pinned}
 
     def to_record(self) -> dict[str, Any]:
         """What the record of a run holds of it."""
-        metrics = {
-            name: {"split": "test" if m.tests else m.split or "", "mode": m.mode or ""}
-            for name, m in self.program.metrics.items()
-        }
+        metrics = self.program.metrics.items()
         return {
             "algorithm": self.name,
             "program": self.program.fingerprint() | {"path": self.path, "folder": self.program.folder},
             "rounds": self.rounds,
-            "metrics": metrics,
+            "metrics": {n: {"split": "test" if m.tests else m.split or "", "mode": m.mode or ""} for n, m in metrics},
             "pinned": self.pinned,
             "defaults": self.configuration({}),
             "seed": self.seed,

@@ -65,7 +65,7 @@ class _WrittenFile:
         self._look: Callable[[bool], bool] = lambda ended: False
         rows.no_file = self._missing
 
-    def look(self, ended: bool = False) -> bool:
+    def look(self, ended: bool) -> bool:
         """Take what is new; whether there was anything.  ended: the program has, and without an error."""
         if self._place is None or ended:
             self._find()
@@ -79,24 +79,21 @@ class _WrittenFile:
     def _find(self) -> None:
         """UserError if there are two: figures of one could be taken for those of the other."""
         places = [path.parent for path in self._new()] if self._events else self._new()
-        others = [place for place in places if place != (self._place or places[0])]
-        if others:
-            one, other = (os.path.relpath(place, self._base) for place in (self._place or places[0], others[0]))
-            both = f"{self._name} is both {one} and {other} in {self._base}"
-            raise UserError(f"file must be one for each trial, but {both}; write more of its name")
         if places and self._place is None:
             self._place = places[0]
             self._look = _reader(self._place, self._events, self._before, self._rows)
+        if others := [place for place in places if place != self._place]:
+            one, other = (os.path.relpath(place, self._base) for place in (self._place or places[0], others[0]))
+            both = f"{self._name} is both {one} and {other} in {self._base}"
+            raise UserError(f"file must be one for each trial, but {both}; write more of its name")
 
     def _missing(self) -> str:
-        """What may be wrong if no figure came."""
         if self._place and self._rows.columns:
             lacking = next((c for c, m in self._rows.columns.items() if m.name in self._rows.missing), "")
             return str(unknown(f"column of {self._name}", str(lacking), self._rows.found))
-        if self._place:
-            return "its pattern may be wrong"
         advice = "; ** stands for folders whose names differ" * ("**" not in self._name)
-        return f"it must write {self._name}, but none is in {self._base}{advice}"
+        none = f"it must write {self._name}, but none is in {self._base}{advice}"
+        return "its pattern may be wrong" if self._place else none
 
 
 def _matches(pattern: str) -> set[Path]:
@@ -104,7 +101,6 @@ def _matches(pattern: str) -> set[Path]:
 
 
 def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Callable[[bool], bool]:
-    """A function that reads what is new in a file and tells whether something was."""
     if reader := rows.program.reader:
         return _Whole(path, _user_reader(reader), rows).look
     if events:
@@ -112,9 +108,9 @@ def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Call
     if path.suffix in (".csv", ".tsv", ".json"):
         load = _table if path.suffix != ".json" else lambda path, ended: json.loads(path.read_text())
         return _Whole(path, load, rows).look
-    if path.suffix in (".jsonl", ".ndjson"):
-        return _Lines(path, lambda line: rows.record(_object(line, path), line), lambda: rows.anew(rows.of_file)).look
-    return _Lines(path, rows.text, lambda: rows.anew(rows.of_file)).look
+    of_json = path.suffix in (".jsonl", ".ndjson")
+    take = (lambda line: rows.record(_object(line, path), line)) if of_json else rows.text
+    return _Lines(path, take, lambda: rows.anew(rows.of_file)).look
 
 
 class _Lines:
@@ -123,9 +119,7 @@ class _Lines:
     def __init__(self, path: Path, take: Callable[[str], None], anew: Callable[[], None]) -> None:
         """path: it need not be there yet.  take: is told each line.  anew: before those of a file written anew."""
         self.path, self._take, self._anew = path, take, anew
-        self._place = 0  # bytes that were read, up to the end of a line
-        self._last = b""  # the last of them
-        self._inode = 0
+        self._place, self._last, self._inode = 0, b"", 0  # bytes that were read, up to the end of a line; the last
 
     def look(self, ended: bool) -> bool:
         """Take lines that are new, with `ended` also the last one if it has no end; whether there were any."""
@@ -189,10 +183,9 @@ class _Whole:
             status = self._path.stat()
         except FileNotFoundError:
             return False
-        version = status.st_mtime_ns, status.st_size, status.st_ino
-        if version == self._version and not ended:
+        before, self._version = self._version, (status.st_mtime_ns, status.st_size, status.st_ino)
+        if self._version == before and not ended:
             return False
-        self._version = version
         try:
             data = self._load(self._path, ended)
         except Exception as error:
@@ -241,7 +234,6 @@ def _inside(table: Any, name: str) -> Any:
 
 
 def _user_reader(reader: str) -> Callable[[Path, bool], list[dict[str, Any]]]:
-    """The user's function that reads a file, executed anew for this trial."""
     execution, name = user_files.Execution(), Path(reader).name
     with execution.used():
         function = user_files.load(name, "reader")
@@ -261,16 +253,15 @@ def _events(folder: Path, before: set[Path], rows: RowMaker) -> Callable[[bool],
     places: dict[Path, int] = {}  # bytes that were read
 
     def look(ended: bool) -> bool:
-        new = False
+        was = dict(places)
         for path in sorted({*folder.glob(f"{EVENTS}*")} - before):
             try:
                 scalars = list(_scalars(path, places))
             except Exception as error:  # of the disk, or of what decodes events
                 raise UserError(f"{path} must be a file of TensorBoard's, but: {one_line(error)}") from None
             for step, tag, value in scalars:
-                new = True
                 rows.record({rows.program.round_column: step, tag: value}, f"step {step}: {tag} {value:g}")
-        return new
+        return places != was
 
     return look
 

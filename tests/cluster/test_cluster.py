@@ -6,6 +6,7 @@ import dataclasses
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,30 +91,27 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undis
 # ---- logical GPUs: Ray counts them, nothing here computes on one
 
 
-@pytest.fixture(scope="module")
-def _gpus(no_ray: None) -> Iterator[Cluster]:
-    """A node of two GPUs, beside a head without any."""
+@contextmanager
+def connected_to(nodes: int) -> Iterator[Cluster]:
+    """This process as a driver of nodes of two GPUs each, beside a head without any."""
     with headed() as made:
-        made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+        for _ in range(nodes):
+            made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+        with clusters.connected(made.address, 0.2, 0.5, dashboard=False) as fits:
+            assert fits == 4 * nodes
+            yield made
+
+
+@pytest.fixture
+def gpus(no_ray: None) -> Iterator[Cluster]:
+    with connected_to(1) as made:
         yield made
 
 
 @pytest.fixture
-def gpus(_gpus: Cluster) -> Iterator[Cluster]:
-    """That cluster, with this process as a driver of it."""
-    with clusters.connected(_gpus.address, 0.2, 0.5, dashboard=False) as fits:
-        assert fits == 4
-        yield _gpus
-
-
-@pytest.fixture
-def three(cluster: Cluster) -> Iterator[Cluster]:
-    """Three such nodes."""
-    for _ in range(3):
-        cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
-    with clusters.connected(cluster.address, 0.2, 0.5, dashboard=False) as fits:
-        assert fits == 12
-        yield cluster
+def three(no_ray: None) -> Iterator[Cluster]:
+    with connected_to(3) as made:
+        yield made
 
 
 def planned(cluster: Cluster, folder: Path, more: str) -> plan.SearchPlan:
@@ -146,17 +144,15 @@ def waiting(folder: Path) -> type[tune.Trainable]:
             return {}
 
         def step(self) -> dict:
-            began, here = time.monotonic(), ray.get_runtime_context()
-            share = self.trial_resources.required_resources["GPU"]
-            where = {"node": here.get_node_id(), "gpu": ray.get_gpu_ids(), "share": share, "began": began}
-            where |= {"owned": bool(self.data.flags.owndata), "actor": here.get_actor_id(), "sum": int(self.data.sum())}
+            here, share = ray.get_runtime_context(), self.trial_resources.required_resources["GPU"]
+            where = {"gpu": [here.get_node_id(), *ray.get_gpu_ids()], "share": share}
+            where |= {"owned": bool(self.data.flags.owndata), "sum": int(self.data.sum())}
             (folder / f"{self.trial_id}.begun").write_text(json.dumps(where))
             first = not list(folder.glob("first")) and not (folder / "first").mkdir()
-            wanted = "go" if first else "end"  # the first to come ends early
-            while not (folder / wanted).exists() and time.monotonic() < began + 600:
-                time.sleep(0.05)
-            where["ended"] = time.monotonic()
-            (folder / f"{self.trial_id}.ended").write_text(json.dumps(where))
+            until = time.monotonic() + 600
+            while not (folder / ("go" if first else "end")).exists() and time.monotonic() < until:
+                time.sleep(0.05)  # the first to come ends early
+            (folder / f"{self.trial_id}.ended").touch()
             return {"val_acc": 0.5, "round": 1, "complete": True, "done": True}
 
     return Waiting
@@ -172,18 +168,23 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     p = planned(three, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 15 --searcher random --scheduler none")
     light = SimpleNamespace(trainer=ENGINE, name="local", rounds=1, seed=0, traits=p.workload.traits)
     monkeypatch.setattr(driver, "FederatedTrainable", waiting(words))
-    seen: dict[str, Any] = {}
+    stores: list[int] = []
+    full: list[dict[str, Any]] = []
+    counts: list[tuple[int, int]] = []
+
+    def begun(wanted: int) -> None:
+        wait_for(lambda: len(list(words.glob("*.begun"))) >= wanted)
+        counts.append((len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))))
 
     def watch() -> None:
-        wait_for(lambda: len(list(words.glob("*.begun"))) >= 12 and not ray.available_resources().get("GPU"))
+        wait_for(lambda: not ray.available_resources().get("GPU"))
+        begun(12)
         for node in (node for node in ray.nodes() if node["Resources"].get("GPU")):
             at = node["NodeManagerAddress"], node["NodeManagerPort"]
-            stats = ray._private.internal_api.node_stats(*at, False).store_stats
-            seen.setdefault("stores", []).append(stats.object_store_bytes_used)
-        seen["full"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
+            stores.append(ray._private.internal_api.node_stats(*at, False).store_stats.object_store_bytes_used)
+        full.extend(json.loads(file.read_text()) for file in words.glob("*.begun"))
         (words / "go").touch()
-        wait_for(lambda: len(list(words.glob("*.begun"))) >= 13)
-        seen["again"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
+        begun(13)
         (words / "end").touch()
 
     watching = threading.Thread(target=watch)
@@ -191,18 +192,11 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     data = np.ones(20 * 2**20, dtype=np.uint8)
     grid, _ = driver.fit(dataclasses.replace(started(p, data, 12), workload=light))  # type: ignore[arg-type]
     watching.join()
-    assert len(grid) == 15 and not grid.errors
-    assert seen["full"] == (12, 0) and seen["again"] == (13, 1)
-    trials = [json.loads(f.read_text()) for f in words.glob("*.ended")]
-    assert len({(t["node"], *t["gpu"]) for t in trials}) == 6 and {len(t["gpu"]) for t in trials} == {1}
-    for at in [t["began"] for t in trials]:
-        used: dict[tuple, float] = {}
-        for t in trials:
-            if t["began"] <= at < t["ended"]:
-                used[t["node"], *t["gpu"]] = used.get((t["node"], *t["gpu"]), 0) + t["share"]
-        assert max(used.values()) <= 1
-    assert not any(t["owned"] for t in trials) and {t["sum"] for t in trials} == {20 * 2**20}  # read where they lie
-    assert all(20 * 2**20 <= stored < 30 * 2**20 for stored in seen["stores"]), seen["stores"]
+    assert len(grid) == 15 and not grid.errors and counts == [(12, 0), (13, 1)]
+    held = Counter(tuple(trial["gpu"]) for trial in full)  # a node and one of its GPUs, of which each has a half
+    assert len(held) == 6 and {*held.values()} == {2} and {trial["share"] for trial in full} == {0.5}
+    assert all(not trial["owned"] and trial["sum"] == 20 * 2**20 for trial in full)  # read where they lie
+    assert all(20 * 2**20 <= stored < 30 * 2**20 for stored in stores), stores
 
 
 def hungry() -> type[FederatedTrainable]:

@@ -286,9 +286,10 @@ def test_a_ray_started_here_has_a_token_of_its_own(brief: Path, monkeypatch: pyt
         assert file == one / "token" and file.stat().st_mode & 0o777 == 0o600 and len(token) == 64
         assert AuthenticationTokenLoader.instance().get_raw_token(ignore_auth_mode=True) == token
         assert TempFileLock("x")._lock_dir == one / RAY_LOCKFILE_DIR  # not where others have theirs
-        monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")  # as in another process
-        with local_ray.folder() as other:
-            assert other.parent == brief and (other / "token").read_text() != token
+        with monkeypatch.context() as process:  # another one
+            process.delenv("RAY_AUTH_TOKEN_PATH")
+            with local_ray.folder() as other:
+                assert other.parent == brief and (other / "token").read_text() != token
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
     for name, value in (("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_MODE", "disabled")):
         with monkeypatch.context() as given:

@@ -72,20 +72,20 @@ def test_a_folder_that_another_node_does_not_see_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The default, a folder runs/ where the driver is, on a cluster of several machines."""
-    Two(monkeypatch, {"n1": True, "n2": True})
-    ray_start.require_shared(tmp_path / "not" / "yet")
-    Two(monkeypatch, {})
-    ray_start.require_shared(tmp_path)  # one node, the driver's own
+
+    def require(*folder: str, **sees: bool | None) -> None:
+        Two(monkeypatch, sees)
+        ray_start.require_shared(tmp_path.joinpath(*folder))
+
+    require("not", "yet", n1=True, n2=True)
+    require()  # one node, the driver's own
     assert capsys.readouterr() == ("", "")
-    Two(monkeypatch, {"n1": None, "n2": True})
-    ray_start.require_shared(tmp_path)
+    require(n1=None, n2=True)
     assert "note: 1 node did not say within 60 s whether" in capsys.readouterr().err
-    Two(monkeypatch, {"n1": True, "n2": False})
     with pytest.raises(UserError, match=r"a folder that every node of the cluster shares, but 192.0.2.2 does not see"):
-        ray_start.require_shared(tmp_path / "not" / "yet")
-    Two(monkeypatch, {"n1": False, "n2": False})
+        require("not", "yet", n1=True, n2=False)
     with pytest.raises(UserError, match=r"but 192.0.2.1 and 1 more do not see"):
-        ray_start.require_shared(tmp_path)
+        require(n1=False, n2=False)
     assert not list(tmp_path.iterdir())
 
 

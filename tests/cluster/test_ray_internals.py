@@ -94,19 +94,21 @@ def test_a_trainable_counts_on_from_what_it_is_told() -> None:
     assert unsaved.checkpoint is None and unsaved.metrics["training_iteration"] == 8
 
 
+READ = (
+    "trial_id status last_result metric_analysis placement_group_factory error_file max_failures num_failures config "
+)
+READ += "local_path experiment_tag"  # attributes of a trial that fedtune reads
+
+
 class Look(Callback):
-    """Finds in a trial the attributes that fedtune reads."""
+    """Finds them."""
 
     called = 0
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """Look at the trial that reported."""
         self.called += 1
-        read = (
-            "trial_id status last_result metric_analysis placement_group_factory error_file max_failures num_failures"
-        )
-        for name in f"{read} config local_path experiment_tag".split():
-            assert hasattr(trial, name), f"Trial has no {name}"
+        assert not [name for name in READ.split() if not hasattr(trial, name)], "Trial has them no more"
 
 
 @pytest.fixture(scope="module")
@@ -192,24 +194,6 @@ def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> N
     ray_internals.end_dashboard()  # it has ended already
 
 
-@pytest.mark.usefixtures("one_ray")
-def test_workers_that_begin_together_draw_ids_of_their_own() -> None:
-    """Here they are forks of one process, whose stream of ids they would otherwise share."""
-
-    class Drawing:
-        def ids(self) -> list[str]:
-            from ray._raylet import UniqueID
-
-            return [UniqueID.from_random().hex() for _ in range(200)]
-
-    kind = ray.remote(num_cpus=0)(Drawing)
-    workers: list[Any] = [kind.remote() for _ in range(2)]
-    one, other = ray.get([each.ids.remote() for each in workers])
-    for each in workers:
-        ray.kill(each)
-    assert len({*one, *other}) == 400
-
-
 def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tune_controller.logger.name.startswith(ray_internals.STACKS)
     assert ray_internals.STACKS_VARIABLE in inspect.getsource(tune_controller)
@@ -282,15 +266,6 @@ def test_tune_leaves_sigusr1_to_whoever_had_it() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
         signal.signal(signal.SIGINT, ctrl_c)
-
-
-def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
-    with ray_internals.few_services():
-        params = parameter.RayParams(metrics_export_port=None)  # as ray.init has it
-        assert params.include_log_monitor is False and params.no_monitor
-        assert Node.start_api_server(None, include_dashboard=True, raise_on_failure=True) is None
-    assert parameter.RayParams().include_log_monitor is not False
-    assert "ray._private.parameter.RayParams(" in inspect.getsource(worker.init), "it makes them elsewhere"
 
 
 def test_agents_have_ports_that_nobody_has_and_the_node_knows_them_before_they_come(

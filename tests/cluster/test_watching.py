@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from support.chromium import Browser, answers, chromium
+from support.chromium import answers
 from support.ports import free_port
 from support.processes import below
 from support.searches import QUICK, searched
@@ -112,16 +112,16 @@ def trial(name: str, status: str, gpus: float = 0, **row: Any) -> Any:
 def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, float]) -> None:
     row = {"val_acc": 0.5, "training_iteration": 3, "comm_mb": 1.5, "time_this_iter_s": 0.25}
     one, two = trial("1", "RUNNING", 0.5, **row), trial("2", "RUNNING", 0.5)
-    mine = Gauges("r", "a")
+    mine, of_search, of_trial = Gauges("r", "a"), ("r", "a"), ("r", "a", "1")
     mine.on_step_end(1, [one, two, trial("3", "PENDING"), trial("4", "PAUSED", 0.5, **row | {"val_acc": 0.7})])
     assert told == {
-        ("fedtune_objective", "r", "a", "1", *GOAL): 0.5,
-        ("fedtune_round", "r", "a", "1"): 3,
-        ("fedtune_rounds_per_second", "r", "a", "1"): 4,
-        ("fedtune_comm_mb", "r", "a", "1"): 1.5,
-        ("fedtune_best_objective", "r", "a", *GOAL): 0.7,
-        ("fedtune_trials_running", "r", "a"): 2,
-        ("fedtune_gpu_share", "r", "a"): 0.25,
+        ("fedtune_objective", *of_trial, *GOAL): 0.5,
+        ("fedtune_round", *of_trial): 3,
+        ("fedtune_rounds_per_second", *of_trial): 4,
+        ("fedtune_comm_mb", *of_trial): 1.5,
+        ("fedtune_best_objective", *of_search, *GOAL): 0.7,
+        ("fedtune_trials_running", *of_search): 2,
+        ("fedtune_gpu_share", *of_search): 0.25,
     }
     mine.on_trial_result(1, [], two, {"val_acc": 0.8})
     mine.on_trial_result(1, [], two, {"val_acc": 0.9, "diverged": True})  # chance is no accuracy
@@ -134,18 +134,16 @@ def test_what_is_published_of_trials_that_run_end_and_wait(told: dict[tuple, flo
         trial("5", "RUNNING", 1, val_acc=math.nan),
     ]
     mine.on_step_end(2, ends)
-    assert told[("fedtune_objective", "r", "a", "1", *GOAL)] == 0.6  # once more
+    assert told[("fedtune_objective", *of_trial, *GOAL)] == 0.6  # once more
     assert not any({"2", "4", "5"} & set(key) for key in told)  # what diverged keeps its last round
-    told_of = {key[-1]: n for key, n in told.items() if key[0] == "fedtune_trials_ended"}
-    assert told_of == {"stopped": 1, "diverged": 1, "finished": 1, "failed": 1}
-    assert told[("fedtune_best_objective", "r", "a", *GOAL)] == 0.8 and told[("fedtune_gpu_share", "r", "a")] == 0.25
+    ended = {key[-1]: n for key, n in told.items() if key[0] == "fedtune_trials_ended"}
+    assert ended == dict.fromkeys(("stopped", "diverged", "finished", "failed"), 1)
+    assert told[("fedtune_best_objective", *of_search, *GOAL)] == 0.8
+    assert told[("fedtune_gpu_share", *of_search)] == 0.25
     told.clear()
     mine.on_experiment_end(ends[:4])
-    assert {key[0]: n for key, n in told.items()} == {
-        "fedtune_best_objective": 0.8,
-        "fedtune_trials_running": 0,
-        "fedtune_gpu_share": 0,
-    }
+    names = ("fedtune_best_objective", "fedtune_trials_running", "fedtune_gpu_share")
+    assert {key[0]: n for key, n in told.items()} == dict(zip(names, (0.8, 0, 0), strict=True))
 
 
 def test_what_is_published_follows_the_objective(told: dict[tuple, float]) -> None:
@@ -349,38 +347,21 @@ def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) 
                 assert wait_for(lambda plain=plain: prometheus(plain)), panel["title"]
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
-
-
 @pytest.mark.long
-def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
-    browser.open(running.url, "Authentication Token Required")
-    assert "fedproto" not in browser.text()
+def test_rays_dashboard_shows_the_trials_to_who_has_the_token(running: SimpleNamespace) -> None:
+    """Each worker is named after its search, and its log after the trials that it played."""
     [tells] = re.findall(r"its token: (.*)\)", (running.run.parent / "log").read_text())
     token = subprocess.run(tells.split(), stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout.strip()
-    browser.do(browser.find("//input[@type='password']") + "/value", text=token)
-    browser.do(browser.find("//*[@role='dialog']//button[text()='Submit']") + "/click")
-    wait_for(lambda: "Authentication Token Required" not in browser.text())
-    browser.open(f"{running.url}/#/jobs", r"fedtune\.search --algo fedproto[^\n]*\n+\s*RUNNING")
-    browser.errors()  # of the time before the token
+    header = {"Authorization": f"Bearer {token}"}
 
-    browser.open(f"{running.url}/#/actors", r"(?s)fedproto in .*ALIVE")
-    at_work = "return [...document.querySelectorAll('tr')].filter(row => row.innerText.includes('ALIVE'))"
-    rows = browser.script(f"{at_work}.map(row => row.innerText)")
-    assert len(rows) == 2 and all(f"fedproto in {running.run.name}" in row for row in rows)
-    links = browser.script(f"{at_work}.map(row => row.querySelector('a').getAttribute('href'))")
-    told = "".join(browser.open(f"{running.url}/{link}", "fedproto-[0-9a-f]{8}: {") for link in links)
-    assert alive(running.run).keys() <= set(re.findall("fedproto-([0-9a-f]{8}): {", told))  # and each it played
-    browser.open(f"{running.url}/#/cluster", r"(?s)ray::FederatedTrainable\.train fedproto-[0-9a-f]{8}")
-    node = r"Node ID: [0-9a-f]{56}"
-    browser.open(f"{running.url}/#/logs", node)
-    browser.do(browser.find("//a[contains(@href, 'nodeId')]") + "/click")
-    wait_for(lambda: "raylet.out" in browser.text())
-    browser.open(f"{running.url}/#/cluster", "ALIVE")
-    browser.open(f"{running.url}/#/metrics", "Prometheus or Grafana server is not detected|Core")
-    absent = "api/(grafana|prometheus|serve)"  # what a search does without, Ray Serve too
-    wrong = [error for error in browser.errors() if not re.search(absent, error)]
-    assert wrong == []
+    def asked(path: str, **how: Any) -> requests.Response:
+        return requests.get(f"{running.url}/{path}", timeout=300, **how)
+
+    assert asked("logical/actors").status_code == 401
+    wait_for(lambda: asked("logical/actors", headers=header).status_code == 200)
+    actors = asked("logical/actors", headers=header).json()["data"]["actors"].values()
+    at_work = [actor for actor in actors if actor["state"] == "ALIVE"]
+    assert len(at_work) == 2 and all(f"fedproto in {running.run.name}" in str(actor) for actor in at_work)
+    logs_of = "".join(file.read_text(errors="replace") for file in (running.session / "logs").glob("worker-*.err"))
+    assert alive(running.run).keys() <= set(re.findall("fedproto-([0-9a-f]{8}): {", logs_of))
+    assert "fedtune.search --algo fedproto" in asked("api/jobs/", headers=header).text

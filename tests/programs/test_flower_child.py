@@ -22,17 +22,13 @@ def rows(said: str) -> list[dict[str, Any]]:
 
 
 def test_every_round_is_a_row_of_numbers_from_all_who_measured(tmp_path: Path) -> None:
-    done = run_app(flower_app(tmp_path / "app"))
+    done = run_app(flower_app(tmp_path / "app"), clients=9)
     assert done.returncode == 0, done.stderr
     found = rows(done.stdout)
     assert [row["round"] for row in found] == [1, 2, 3]  # round 0 was before training
+    assert found[0]["client_clients"] == 9  # all nodes are there at once
     assert {*found[0]} == {"round", "train_clients", "train_first", "client_eval_acc", "client_clients", "server_loss"}
     assert [row["server_loss"] for row in found] == [0.5, 0.25, 0.5 / 3]
-
-
-def test_all_nodes_are_there_in_round_1(tmp_path: Path) -> None:
-    found = rows(run_app(flower_app(tmp_path / "app"), clients=9).stdout)
-    assert found[0]["client_clients"] == 9
 
 
 def test_strategies_of_before_report_too(tmp_path: Path) -> None:

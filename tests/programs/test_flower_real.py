@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,7 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def app_folder(app: str, folder: Path) -> Path:
-    """A copy of the app in `folder`, of Flower's strategies or of those before.
-
-    Without links, which `flwr build` leaves out, and under a name that it takes.
-    """
+    """A copy of the app in `folder`, of Flower's strategies or of those before."""
     copy = folder / app
     shutil.copytree(APP, copy)
     if app == "app-of-before":
@@ -134,14 +130,3 @@ def test_a_client_that_fails_fails_the_trial_with_its_place(python: str, tmp_pat
         first(run, 5)
     run.close()
     wait_for(lambda: not processes(run.folder.parent))
-
-
-@pytest.mark.skipif(not GIVEN, reason="FEDTUNE_FLWR_PYTHON names no interpreter with Flower")
-@pytest.mark.parametrize("app", APPS)
-def test_flower_itself_runs_the_apps(app: str, python: str, tmp_path: Path) -> None:
-    """What fedtune tunes here is what `flwr run` sends: all files of the app."""
-    folder = app_folder(app, tmp_path)
-    flwr = Path(python).with_name("flwr")
-    subprocess.run([flwr, "build"], cwd=folder, check=True, capture_output=True, timeout=120)
-    (built,) = folder.glob("*.fab")
-    assert {str(file.relative_to(APP)) for file in APP.rglob("*.py")} <= set(zipfile.ZipFile(built).namelist())

@@ -60,6 +60,7 @@ def test_a_command_runs_in_the_folder_where_its_search_began(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path / "other")
     again = plan.make(SearchOptions.from_record(record))
     assert again.workload.to_plain() == p.workload.to_plain() and again.space.text() == p.space.text()
+    assert not any("{rounds}" in line and "note" in line for line in p.workload.describe())
 
 
 def test_rounds_may_be_fixed_in_the_command_if_they_are_the_programs_own(tmp_path: Path) -> None:
@@ -68,44 +69,56 @@ def test_rounds_may_be_fixed_in_the_command_if_they_are_the_programs_own(tmp_pat
     (tmp_path / "own.toml").write_text(
         "command = 'true {lr} --rounds 4'\nrounds = 4\n[metrics.val_acc]\n[space]\nlr = '0..1'\n"
     )
-    assert planned(algo="own.toml", fields={"rounds": 4}).workload.rounds == 4
+    found = planned(algo="own.toml", fields={"rounds": 4}).workload
+    told = [line for line in found.describe() if "{rounds}" in line]
+    assert found.rounds == 4 and len(told) == 1 and told[0].endswith("has no {rounds}: 4 must be its own number")
     with pytest.raises(UserError, match="^--rounds needs {rounds} in the command of own, but got 5"):
         planned(algo="own.toml", fields={"rounds": 5})
 
 
-def test_what_only_programs_have_is_refused_for_algorithms() -> None:
-    with pytest.raises(UserError, match="--selects-on-test is for a program of yours, but got fedavg"):
-        planned(algo="fedavg", selects_on_test=True)
-
-
 def test_test_figures_select_only_where_that_is_asked_for(tmp_path: Path) -> None:
-    own = file(tmp_path, metrics="[metrics.test_acc]")
-    with pytest.raises(UserError, match="must not use test data.*--selects-on-test"):
-        planned(algo=own)
-    p = planned(algo=own, selects_on_test=True)
+    p = planned(algo=file(tmp_path, metrics="[metrics.test_acc]"), selects_on_test=True)
     assert str(p.goal.first) == "test_acc:max" and p.workload.to_record()["metrics"]["test_acc"]["split"] == "test"
     assert any("test_acc may select" in line for line in p.workload.describe())
 
 
-@pytest.mark.parametrize(("objective", "of_check", "column"), [("f1", "test_f1", "test_f1"), ("f1", "f1", "f1")])
-def test_the_final_check_compares_what_reports_the_objective(
-    tmp_path: Path, objective: str, of_check: str, column: str
-) -> None:
-    metric = f"[metrics.{objective}]\nmode = 'max'\n"
-    p = planned(algo=file(tmp_path, metrics=metric, more=f"[check]\nmetrics.{of_check} = {{mode = 'max'}}\n"))
+@pytest.mark.parametrize("column", ["test_f1", "f1"])
+def test_the_final_check_compares_what_reports_the_objective(tmp_path: Path, column: str) -> None:
+    p = planned(algo=file(tmp_path, metrics=F1, more=f"[check]\nmetrics.{column} = {{mode = 'max'}}\n"))
     assert p.goal.first.reported(p.workload.measures.figures({})) == column
 
 
-def test_a_final_check_without_such_a_metric_is_refused(tmp_path: Path) -> None:
-    metric = "[metrics.f1]\nmode = 'max'\n"
-    with pytest.raises(UserError, match="must report f1 or test_f1, but that of own reports real"):
-        planned(algo=file(tmp_path, metrics=metric, more="[check]\nmetrics.real = {mode = 'max'}\n"))
+F1 = "[metrics.f1]\nmode = 'max'\n"
+BOTH = "[metrics.val_acc]\n[metrics.test_acc]"
+REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {  # what the file `own` says; {} stands for its path
+    "test rows": (planned, {"metrics": "[metrics.test_acc]"}, "{}", "must not use test data.*--selects-on-test"),
+    "of no program": (planned, {}, "fedavg", "^--selects-on-test is for a program of yours, but got fedavg"),
+    "a final check of something else": (
+        *(planned, {"metrics": F1, "more": "[check]\nmetrics.real = {mode = 'max'}\n"}, "{}"),
+        "must report f1 or test_f1, but that of own reports real",
+    ),
+    "other rounds": (compared, {"metrics": BOTH}, "{},fedavg", "number of rounds, but there are own 5, fedavg 30"),
+    "unlike figures": (
+        *(compared, {"name": "other", "metrics": BOTH}, "own.toml,{}"),
+        "same figure on fresh seeds, but there are own val_acc, other test_acc",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_planned_is_refused(tmp_path: Path, case: str) -> None:
+    make, says, algos, rule = REFUSED[case]
+    file(tmp_path)
+    words = algos.format(file(tmp_path, **says))
+    more: dict[str, Any] = {"selects_on_test": True} if words == "fedavg" else {}
+    more |= {"trials": 2} if "," in words else {}
+    more |= {"baselines": "none", "scenario": "digits-shards"} if ",fedavg" in words else {}
+    with pytest.raises(UserError, match=rule):
+        make(**{"algo" if make is planned else "algos": words}, **more)
 
 
 def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: Path) -> None:
-    own = file(tmp_path, metrics="[metrics.val_acc]\n[metrics.test_acc]")
-    with pytest.raises(UserError, match="same number of rounds, but there are own 5, fedavg 30"):
-        compared(algos=f"{own},fedavg", trials=2, baselines="none", scenario="digits-shards")
+    own = file(tmp_path, metrics=BOTH)
     with_clients = {"rounds": "7", "clients": "4"}
     c = compared(algos=f"{own},fedavg", trials=2, baselines="none", scenario="digits-w4", fields=with_clients)
     assert {p.workload.rounds for p in c.plans.values()} == {7} and c.to_record()["rounds"] == 7
@@ -117,14 +130,8 @@ def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: 
 
 
 def test_what_a_program_has_not_is_fixed_for_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = file(tmp_path, metrics="[metrics.val_acc]\n[metrics.test_acc]")
-    beside = {
-        "algos": f"{own},fedavg",
-        "trials": 2,
-        "baselines": "none",
-        "scenario": "digits-w4",
-        "fields": {"rounds": 5},
-    }
+    beside: dict[str, Any] = {"algos": f"{file(tmp_path, metrics=BOTH)},fedavg", "trials": 2, "baselines": "none"}
+    beside |= {"scenario": "digits-w4", "fields": {"rounds": 5}}
     c = compared(**beside, set={"momentum": 0, "lr": 0.02}, vary=["local_epochs=1..3"])
     said = "note: own has no local_epochs, momentum: --set and --vary of it are for the others"
     assert capsys.readouterr().err.count(said) == 1
@@ -138,12 +145,6 @@ def test_what_a_program_has_not_is_fixed_for_the_others(tmp_path: Path, capsys: 
         compared(algos=two, trials=2, set={"momentum": 0})
     with pytest.raises(UserError, match="unknown hyperparameter of own 'momentum'"):
         compared(algos=two, trials=2, vary=["momentum=0..1"])
-
-
-def test_what_reports_unlike_figures_is_not_compared(tmp_path: Path) -> None:
-    own, other = file(tmp_path), file(tmp_path, "other", "[metrics.val_acc]\n[metrics.test_acc]")
-    with pytest.raises(UserError, match="same figure on fresh seeds, but there are own val_acc, other test_acc"):
-        compared(algos=f"{own},{other}", trials=2)
 
 
 def test_programs_alone_are_compared_without_built_in_baselines(tmp_path: Path) -> None:
@@ -235,12 +236,3 @@ def test_trials_whose_reports_stand_for_several_rounds_are_judged_at_reports(tmp
     Path(fifth).write_text(Path(fifth).read_text().replace("rounds = 30", "rounds = 31"))
     with pytest.raises(UserError, match=r"fifth.toml: rounds must be a multiple .* got 31; give 35"):
         planned(algo=fifth)
-
-
-def test_a_number_of_rounds_that_is_in_the_command_is_told(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(
-        "command = 'true {lr} --rounds 20'\nrounds = 4\n[metrics.val_acc]\n[space]\nlr = '0..1'\n"
-    )
-    told = [line for line in planned(algo="own.toml").workload.describe() if "{rounds}" in line]
-    assert len(told) == 1 and told[0].endswith("has no {rounds}: 4 must be its own number")
-    assert not any("{rounds}" in line and "note" in line for line in planned(algo=file(tmp_path)).workload.describe())

@@ -30,30 +30,27 @@ def accuracies(found: list[dict[str, float]]) -> list[float]:
     return [row["val_acc"] for row in found]
 
 
-def test_each_match_is_a_round(tmp_path: Path) -> None:
-    assert accuracies(rows(tmp_path, ONE, "start\nacc: 0.5\nacc: .25 and more\nacc: 1e-1")) == [0.5, 0.25, 0.1]
+EIGHT = "\n".join(f"acc: 0.{i}" for i in range(1, 9))
+FROM_0 = "round 0 acc: 0.1\nround 1 acc: 0.2\nround 2 acc: 0.3"
+READ = {
+    "each match": (ONE, "start\nacc: 0.5\nacc: .25 and more\nacc: 1e-1", [0.5, 0.25, 0.1]),
+    "the first does not count": (f"{ONE}skip = 1\n", "acc: 0.1\nacc: 0.2\nacc: 0.3", [0.2, 0.3]),
+    "the last of two counts": (f"{ONE}every = 2\n", EIGHT[:-9], [0.2, 0.4, 0.6]),
+    "but not of the first two": (f"{ONE}skip = 1\nevery = 2\n", EIGHT, [0.4, 0.6, 0.8]),
+    "percentages": (f"{ONE}divide = 100\n", "acc: 87.5", [0.875]),
+    "rounds from 0": (f"first_round = 0\n{NUMBERED}", FROM_0, [0.1, 0.2, 0.3]),
+    "round 0 does not count": (f"{NUMBERED}skip = 1\n", FROM_0, [0.2, 0.3]),
+}
 
 
-def test_rounds_at_the_start_are_skipped_and_the_last_of_several_counts(tmp_path: Path) -> None:
-    lines = "\n".join(f"acc: 0.{i}" for i in range(1, 9))
-    assert accuracies(rows(tmp_path, f"{ONE}skip = 1\n", "acc: 0.1\nacc: 0.2\nacc: 0.3")) == [0.2, 0.3]
-    assert accuracies(rows(tmp_path, f"{ONE}every = 2\n", lines[:-9])) == [0.2, 0.4, 0.6]
-    assert accuracies(rows(tmp_path, f"{ONE}skip = 1\nevery = 2\n", lines)) == [0.4, 0.6, 0.8]
-
-
-def test_percentages_are_divided(tmp_path: Path) -> None:
-    assert accuracies(rows(tmp_path, f"{ONE}divide = 100\n", "acc: 87.5")) == [0.875]
+@pytest.mark.parametrize(("metrics", "lines", "expected"), READ.values(), ids=READ)
+def test_each_match_is_a_round(tmp_path: Path, metrics: str, lines: str, expected: list[float]) -> None:
+    assert accuracies(rows(tmp_path, metrics, lines)) == expected
 
 
 def test_a_round_is_complete_when_all_its_metrics_came(tmp_path: Path) -> None:
     found = rows(tmp_path, TWO, "acc: 0.5\nloss: 2\nloss: 1\nacc: 0.6\nacc: 0.7")
     assert found == [{"round": 1, "val_acc": 0.5, "loss": 2.0}, {"round": 2, "val_acc": 0.6, "loss": 1.0}]
-
-
-def test_numbers_of_rounds_may_begin_with_0_if_that_is_said(tmp_path: Path) -> None:
-    lines = "round 0 acc: 0.1\nround 1 acc: 0.2\nround 2 acc: 0.3"
-    assert accuracies(rows(tmp_path, f"first_round = 0\n{NUMBERED}", lines)) == [0.1, 0.2, 0.3]
-    assert accuracies(rows(tmp_path, f"{NUMBERED}skip = 1\n", lines)) == [0.2, 0.3]
 
 
 def test_rows_are_reported_behind_a_mark_wherever_it_stands(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.programs import finish, made, processes, python, start
@@ -31,6 +32,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def log(folder: Path) -> str:
+    return (folder / "trial" / "output.log").read_text()
+
+
+def loaded(run: ProgramRun, folder: Path, program: Program | None = None, **config: Any) -> ProgramRun:
+    """Another run that goes on where this one is, which ends."""
+    run.save(folder / "saved")
+    run.close()
+    again = start(program or run.program, folder, config)
+    again.load(folder / "saved")
+    return again
+
+
 def fails(program: Program, folder: Path, kind: type[BaseException] = UserError) -> str:
     """What its failure says; nothing is left of it."""
     run = start(program, folder)
@@ -41,15 +55,6 @@ def fails(program: Program, folder: Path, kind: type[BaseException] = UserError)
 
 
 # --- rows
-
-
-def test_rows_before_a_line_that_cannot_be_matched_count(folder: Path) -> None:
-    more = "[metrics.val_acc]\npattern = '(?:acc: |(?:a|aa)+$)([0-9.]+)'\n"
-    run = start(python(folder, ROUNDS.replace("print", "print('a' * 80) if i == 3 else print"), more), folder)
-    assert [run.step()["val_acc"], run.step()["val_acc"]] == [0.1, 0.2]
-    with pytest.raises(UserError, match="the pattern of val_acc must find its figure within 1 second"):
-        run.step()
-    assert processes(folder) == []
 
 
 def test_rows_come_round_by_round(folder: Path) -> None:
@@ -81,7 +86,7 @@ def test_the_configuration_is_in_the_command(folder: Path) -> None:
     program = python(folder, script, more, 1, "{lr} --n={n} {seed} {rounds} {trial} {gpu}")
     run = start(program, folder, config={"lr": 1e-3, "opt": "a b"}, seed=7)
     finish(run)
-    assert f"['0.001', '--n=3', '7', '1', '{run.trial}', '0'] a b" in (folder / "trial" / "output.log").read_text()
+    assert f"['0.001', '--n=3', '7', '1', '{run.trial}', '0'] a b" in log(folder)
     with pytest.raises(UserError, match="unknown hyperparameter of own 'lx'"):
         start(program, folder, {"lx": 1})
     with pytest.raises(UserError, match="n must be a whole number"):
@@ -105,12 +110,11 @@ print('acc: 0.5', sys.stdin.read())
     assert "RAY_ADDRESS" not in found
 
 
-@pytest.mark.parametrize(("said", "index", "visible"), [("", "0,1", "3,5"), ("gpu = 'machine'\n", "3,5", None)])
-def test_the_index_of_a_gpu_is_as_the_program_counts(folder: Path, said: str, index: str, visible: str | None) -> None:
+@pytest.mark.parametrize(("said", "expected"), [("", "0,1 3,5"), ("gpu = 'machine'\n", "3,5 None")])
+def test_the_index_of_a_gpu_is_as_the_program_counts(folder: Path, said: str, expected: str) -> None:
     script = "import os, sys\nprint(sys.argv[1], os.environ.get('CUDA_VISIBLE_DEVICES'))\nprint('acc: 0.5')"
-    run = start(python(folder, script, said, 1, "{gpu}"), folder, gpu_ids=("3", "5"))
-    finish(run)
-    assert f"{index} {visible}" in (folder / "trial" / "output.log").read_text()
+    finish(start(python(folder, script, said, 1, "{gpu}"), folder, gpu_ids=("3", "5")))
+    assert expected in log(folder)
 
 
 def test_a_seed_may_be_an_environment_variable(folder: Path) -> None:
@@ -120,12 +124,9 @@ def test_a_seed_may_be_an_environment_variable(folder: Path) -> None:
 
 
 def test_rows_are_reported_through_a_file(folder: Path) -> None:
-    script = """
-import os
-for i in range(3):
-    with open(os.environ['FEDTUNE_ROWS'], 'a') as file:
-        file.write('{"val_acc": 0.%d}\\n' % i)
-"""
+    script = (
+        "import os\nfor i in range(3): print('{\"val_acc\": 0.%d}' % i, file=open(os.environ['FEDTUNE_ROWS'], 'a'))"
+    )
     assert [r["val_acc"] for r in finish(start(python(folder, script, NAMED), folder))] == [0.0, 0.1, 0.2]
 
 
@@ -145,16 +146,11 @@ def test_a_program_that_needs_a_terminal_has_one_if_that_is_said(folder: Path) -
 
 
 def test_output_of_gigabytes_is_kept_to_its_end(folder: Path) -> None:
-    script = """
-line = 'x' * 99 + '\\n'
-for i in range(1, 4):
-    for _ in range(40):
-        print(line * 1000, end='')
-    print('acc:', i / 10)
-"""
+    script = (
+        "for i in range(1, 4):\n    for _ in range(40): print(('x' * 99 + '\\n') * 1000)\n    print('acc:', i / 10)"
+    )
     assert len(finish(start(python(folder, script), folder))) == 3
-    log = folder / "trial" / "output.log"
-    assert log.stat().st_size <= 2**20 and log.read_text().endswith("acc: 0.3\n")
+    assert (folder / "trial" / "output.log").stat().st_size <= 2**20 and log(folder).endswith("acc: 0.3\n")
 
 
 def test_each_trial_may_have_a_copy_of_the_folder(folder: Path) -> None:
@@ -206,6 +202,10 @@ FAILURES = {
     "a comma in a number": ("print('acc: 0,91')", "where the figure ends, but '0' may be a part of '0,91'"),
     "no number": ("print('acc: 0.5.')", "must be a number, but got '0.5.', in 'acc: 0.5.'"),
     "it deletes its folder": ("import shutil; shutil.rmtree('trial'); print('acc: 0.5')", "ended after 1 round"),
+    "it detaches itself": (
+        "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint('acc: 0.5')\ntime.sleep(600)",
+        "must report 3 rounds, but ended",
+    ),
     "it closes its output": ("import os; os.close(1); os.close(2); os._exit(0)", "ended after 0 rounds"),
 }
 
@@ -215,11 +215,20 @@ def test_a_failure_says_why_with_the_last_lines(folder: Path, script: str, said:
     assert re.search(said, fails(python(folder, script), folder))
 
 
-def test_rows_before_a_failure_count(folder: Path) -> None:
-    run = start(python(folder, "print('acc: 0.5')\nprint('acc: x1')"), folder)
-    assert run.step()["val_acc"] == 0.5
-    with pytest.raises(UserError, match="ended after 1 round"):
+@pytest.mark.parametrize(
+    ("last", "pattern", "says"),
+    [
+        ("acc: x1", "acc: ([0-9.]+)", "must report 3 rounds, but ended after 2 rounds"),
+        ("a" * 80, "(?:acc: |(?:a|aa)+$)([0-9.]+)", "pattern of val_acc must find its figure within 1 second"),
+    ],
+)
+def test_rows_before_a_failure_count(folder: Path, last: str, pattern: str, says: str) -> None:
+    script = f"print('acc: 0.1\\nacc: 0.2\\n{last}')"
+    run = start(python(folder, script, f"[metrics.val_acc]\npattern = '{pattern}'\n"), folder)
+    assert [run.step()["val_acc"], run.step()["val_acc"]] == [0.1, 0.2]
+    with pytest.raises(UserError, match=says):
         run.step()
+    assert processes(folder) == []
 
 
 def test_a_line_that_was_cut_is_not_looked_at(folder: Path) -> None:
@@ -240,9 +249,7 @@ def test_silence_ends_a_trial(folder: Path, rounds: int) -> None:
     run = start(program, folder)
     if rounds == 2:
         run.step()  # before that it has all the time that it needs to start
-        object.__setattr__(program, "stall", 0.2)
-    else:
-        object.__setattr__(program, "stall", 2.0)
+    object.__setattr__(program, "stall", 0.2 if rounds == 2 else 2.0)
     with pytest.raises(UserError, match="own was silent for"):
         run.step()
     assert processes(folder) == []
@@ -250,12 +257,13 @@ def test_silence_ends_a_trial(folder: Path, rounds: int) -> None:
 
 def test_a_round_that_never_ends_ends_a_trial(folder: Path) -> None:
     script = "import time\nwhile True: print('working'); time.sleep(0.01)"
-    assert "took more than 0.3 seconds for a round" in fails(python(folder, script, "longest_round = 0.3\n"), folder)
+    assert "took more than 0.3 seconds for 1 round after" in fails(
+        python(folder, script, "longest_round = 0.3\n"), folder
+    )
 
 
 def test_a_command_that_is_gone_meanwhile_is_told(folder: Path) -> None:
-    (folder / "tool").write_text("#!/bin/sh\n")
-    (folder / "tool").chmod(0o755)
+    (folder / "tool").touch(0o755)
     program = made(folder, "./tool")
     (folder / "tool").unlink()
     assert "\n  ./tool could not be started: No such file" in fails(program, folder)
@@ -284,11 +292,6 @@ def test_nothing_is_left_after_close(folder: Path) -> None:
     run.close()
     assert processes(folder) == []
     run.close()
-
-
-def test_a_program_that_detaches_itself_fails_and_leaves_nothing(folder: Path) -> None:
-    script = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint('acc: 0.5')\ntime.sleep(600)"
-    assert "must report 3 rounds, but ended" in fails(python(folder, script), folder)
 
 
 def test_a_program_that_stops_its_keeper_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,15 +372,15 @@ if __name__ == "__main__":
 
 def shared(folder: Path) -> list[Path]:
     """What a program has in shared memory, by its own words."""
-    log = (folder / "trial" / "output.log").read_text()
-    names = next(line for line in log.splitlines() if line.startswith("names:")).split()[1:]
+    names = next(line for line in log(folder).splitlines() if line.startswith("names:")).split()[1:]
     return [Path(f"/dev/shm{name}") for name in names]
 
 
-SHARING = [("spawn", "signal.SIG_IGN"), ("fork", "lambda *_: print('no')"), ("spawn", "signal.SIG_DFL")]
+SHARING = SHARES.format(on_sigterm="signal.SIG_IGN", method="spawn")
+WAYS = [("spawn", "signal.SIG_IGN"), ("fork", "lambda *_: print('no')"), ("spawn", "signal.SIG_DFL")]
 
 
-@pytest.mark.parametrize(("method", "on_sigterm"), first(SHARING, 2))
+@pytest.mark.parametrize(("method", "on_sigterm"), first(WAYS, 2))
 def test_nothing_stays_in_shared_memory(folder: Path, method: str, on_sigterm: str) -> None:
     run = start(python(folder, SHARES.format(on_sigterm=on_sigterm, method=method)), folder)
     run.step()
@@ -385,19 +388,6 @@ def test_nothing_stays_in_shared_memory(folder: Path, method: str, on_sigterm: s
     assert len(names) == 2 and all(path.exists() for path in names)
     run.close()
     assert not any(path.exists() for path in names) and processes(folder) == []
-
-
-@pytest.mark.parametrize("who", first(["worker", "keeper"], 1))
-def test_nothing_stays_in_shared_memory_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
-    program = python(folder, SHARES.format(on_sigterm="signal.SIG_IGN", method="spawn"))
-    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        assert worker.stdout and worker.stdout.readline()
-        names = shared(folder)
-        os.kill({"worker": worker.pid, "keeper": keeper_of(folder)}[who], signal.SIGKILL)
-        wait_for(lambda: not processes(folder), seconds=60)
-        assert not any(path.exists() for path in names)
-        worker.kill()
 
 
 @pytest.mark.long  # as long as what cleans shared memory may take
@@ -412,17 +402,23 @@ def test_a_process_that_only_looks_like_one_that_cleans_ends_too(folder: Path) -
     assert processes(folder) == []
 
 
-@pytest.mark.parametrize("who", first(["worker and its children, as Ray does", "keeper", "worker"], 2))
-def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
-    program = python(folder, STUBBORN)
+KILLED = [(SHARING, who) for who in ("worker", "keeper")]
+KILLED += [(STUBBORN, who) for who in ("worker and its children, as Ray does", "keeper", "worker")]
+
+
+@pytest.mark.parametrize(("script", "who"), first(KILLED, 4))
+def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, script: str, who: str) -> None:
+    program = python(folder, script)
     command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline()
         assert len(processes(folder)) >= 2
+        names = shared(folder) if script == SHARING else []
         children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
         for pid in [keeper_of(folder)] if who == "keeper" else [*map(int, children * ("its" in who)), worker.pid]:
             os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not processes(folder))
+        wait_for(lambda: not processes(folder), seconds=60)
+        assert not any(path.exists() for path in names)
         worker.kill()
 
 
@@ -433,26 +429,22 @@ def keeper_of(folder: Path) -> int:
 # --- going on
 
 
-def test_a_run_that_is_loaded_is_silent_until_the_round_where_it_was(folder: Path) -> None:
-    program = python(folder, ROUNDS)
-    run = start(program, folder)
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_run_that_is_loaded_is_silent_until_the_round_where_it_was(folder: Path, every: int) -> None:
+    run = start(python(folder, ROUNDS, f"report_every = {every}\n", 3 * every), folder)
     run.step(), run.step()
-    run.save(folder / "saved")
-    run.close()
-    again = start(program, folder)
-    again.load(folder / "saved")
-    assert again.round == 2 and again.test()["val_acc"] == 0.2
-    assert again.step()["val_acc"] == 0.3 and again.notes == []
+    again = loaded(run, folder)
+    assert again.round == 2 * every and again.test()["val_acc"] == 0.2
+    assert [(row["round"], row["val_acc"]) for row in finish(again)] == [(3 * every, 0.3)] and again.notes == []
+    if every > 1:
+        with pytest.raises(ValueError, match="belongs to another run"):  # its rounds were counted otherwise then
+            loaded(run, folder, python(folder, ROUNDS, "", 3))
 
 
 def test_a_program_that_gives_other_figures_is_told(folder: Path) -> None:
-    program = python(folder, "import time\n" + ROUNDS.replace("i / 10", "i / 10 + time.time() % 0.1"))
-    run = start(program, folder)
+    run = start(python(folder, "import time\n" + ROUNDS.replace("i / 10", "i / 10 + time.time() % 0.1")), folder)
     run.step()
-    run.save(folder / "saved")
-    run.close()
-    again = start(program, folder)
-    again.load(folder / "saved")
+    again = loaded(run, folder)
     assert again.step()["round"] == 2
     (note,) = again.notes
     assert "gives other figures each time: round 1 again: val_acc was 0.1" in note
@@ -500,61 +492,45 @@ def checkpointed(folder: Path, every: int = 1) -> Program:
     return python(folder, script, more, 4 * every, "{checkpoint} {lr}")
 
 
-@pytest.mark.parametrize("every", [1, 5])
-def test_a_program_with_checkpoints_goes_on_from_them(folder: Path, every: int) -> None:
-    program = checkpointed(folder, every)
-    run = start(program, folder)
+def at_round_2(folder: Path, every: int = 1) -> ProgramRun:
+    """Its checkpoint is written, and it waits."""
+    run = start(checkpointed(folder, every), folder)
     run.step(), run.step()
     wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
+    return run
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_program_with_checkpoints_goes_on_from_them(folder: Path, every: int) -> None:
+    run = at_round_2(folder, every)
     run.save(folder / "saved")
     run.close()
     (folder / "go").touch()
     for config in ({}, {"lr": 0.2}):  # as population-based training goes on with other values
-        again = start(program, folder, config=config)
+        again = start(run.program, folder, config=config)
         again.load(folder / "saved")
         assert again.round == 2 * every
-        rows = finish(again)
-        assert [(row["round"], row["val_acc"]) for row in rows] == [(3 * every, 0.3), (4 * every, 0.4)]
-        assert again.notes == [] and "begins at 2" in (folder / "trial" / "output.log").read_text()
-
-
-def test_a_run_whose_report_stands_for_several_rounds_begins_again_silently(folder: Path) -> None:
-    program = python(folder, ROUNDS, "report_every = 5\n", 15)
-    run = start(program, folder)
-    rows = [run.step(), run.step()]
-    run.save(folder / "saved")
-    run.close()
-    again = start(program, folder)
-    again.load(folder / "saved")
-    assert [(row["round"], row["val_acc"]) for row in [*rows, *finish(again)]] == [(5, 0.1), (10, 0.2), (15, 0.3)]
-    assert again.notes == []
-    with pytest.raises(ValueError, match="belongs to another run"):  # its rounds were counted otherwise then
-        start(python(folder, ROUNDS, "", 3), folder).load(folder / "saved")
+        assert [(row["round"], row["val_acc"]) for row in finish(again)] == [(3 * every, 0.3), (4 * every, 0.4)]
+        assert again.notes == [] and "begins at 2" in log(folder)
 
 
 def test_a_run_that_was_closed_begins_again_and_not_from_what_it_left(folder: Path) -> None:
-    program = checkpointed(folder)
-    run = start(program, folder)
-    run.step(), run.step()
-    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
+    run = at_round_2(folder)
     run.close()
     (folder / "go").touch()
     assert [row["val_acc"] for row in finish(run)] == [0.3, 0.4]
-    assert "begins at 0" in (folder / "trial" / "output.log").read_text() and run.notes == []
+    assert "begins at 0" in log(folder) and run.notes == []
 
 
 @pytest.mark.parametrize("state", ["3", "x"])
 def test_a_checkpoint_that_leads_nowhere_is_left_out(folder: Path, state: str) -> None:
     """One of a later round, whose row was never told; and one that is broken."""
-    program = checkpointed(folder)
-    run = start(program, folder)
-    run.step(), run.step()
-    wait_for((folder / "trial" / "checkpoint" / "state").exists)
+    run = at_round_2(folder)
     run.save(folder / "saved")
     run.close()
     (folder / "go").touch()
     (folder / "saved" / "checkpoint" / "state").write_text(state)
-    again = start(program, folder)
+    again = start(run.program, folder)
     again.load(folder / "saved")
     assert [row["val_acc"] for row in finish(again)] == [0.3, 0.4]
     assert len(again.notes) == 1 and "begins again" in again.notes[0]

@@ -51,16 +51,15 @@ pattern = 'of test rows (.*)'
 lr = "0.001..0.1 log"
 [defaults]
 lr = 0.01
-{more}
 """
 
 
-def file(folder: Path, more: str = "") -> Path:
-    """A program's file with its script beside it."""
-    (folder / "own.py").write_text(SCRIPT)
+def file(folder: Path, more: str = "", script: str = SCRIPT) -> Path:
+    """A program's file with its script beside it.  more: what it says at its top."""
+    (folder / "own.py").write_text(script)
     allow(folder, 9)
     path = folder / "own.toml"
-    path.write_text(FILE.format(python=sys.executable, more=more))
+    path.write_text(more + FILE.format(python=sys.executable))
     return path
 
 
@@ -138,9 +137,7 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
 
 @pytest.mark.long  # a search of Ray's
 def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_path: Path) -> None:
-    own = file(tmp_path)
-    (tmp_path / "own.py").write_text(SCRIPT.replace("    print(", "    t % 3 or print("))
-    own.write_text(f"report_every = 3\n{own.read_text()}")
+    own = file(tmp_path, "report_every = 3\n", SCRIPT.replace("    print(", "    t % 3 or print("))
     words = "--trials 4 --searcher random --scheduler promote --final-seeds 2 --no-dashboard"
     found = searched(tmp_path, f"{own} {words}")
     assert_its_figures(found.folder)
@@ -152,8 +149,7 @@ def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_
 
 @pytest.mark.long  # a search of Ray's
 def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    own = file(tmp_path)
-    (tmp_path / "own.py").write_text("raise ValueError('no\\nluck')")
+    own = file(tmp_path, script="raise ValueError('no\\nluck')")
     words = f"{own} --trials 2 --final-seeds 0 --no-dashboard --storage-path {tmp_path}"
     assert search.main(words.split()) == 2
     said, error = capsys.readouterr()
@@ -164,10 +160,8 @@ def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pyt
 
 @pytest.mark.long  # a search of Ray's
 def test_a_program_that_is_killed_each_time_has_its_own_reason(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    own = file(tmp_path)
     script = "import os\nprint('round 1: acc 0.5')\nprint('of test rows 0.5', flush=True)\nos.kill(os.getpid(), 9)"
-    (tmp_path / "own.py").write_text(script)
-    words = f"{own} --trials 1 --final-seeds 0 --no-dashboard"
+    words = f"{file(tmp_path, script=script)} --trials 1 --final-seeds 0 --no-dashboard"
     found = searched(tmp_path, words, status=1)
     reason = "own was ended by SIGKILL in round 2; the machine may be out of memory"
     assert found.trials[["status", "rounds", "reason"]].to_numpy().tolist() == [["failed", 1, reason]]
