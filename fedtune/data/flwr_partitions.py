@@ -18,8 +18,7 @@ import numpy as np
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import several
-from fedtune.data.assignment import Held
-from fedtune.data.demands import MIN_ROWS
+from fedtune.data.assignment import MIN_ROWS, Held
 from fedtune.user_code import references
 
 PREFIX = "flwr:"

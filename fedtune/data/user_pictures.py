@@ -8,56 +8,18 @@ counted.  Only the pictures that some client holds are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import picture
-from fedtune.data.dataset import PICTURES, split_of
+from fedtune.data.dataset import PICTURES, Pictures, split_of
 from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import content_hashes
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnPictures:
-    """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`).
-
-    files   paths, or encoded pictures (`picture.Encoded`).
-    size    (height, width) of all, (0, 0) if they differ.
-    side    that they are resized to; 0: not resized.
-    """
-
-    files: Sequence[Any]
-    channels: int
-    depth: str
-    size: tuple[int, int]
-    side: int = 0
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.files)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, channels, height, width), like an array's."""
-        return len(self), self.channels, *((self.side, self.side) if self.side else self.size)
-
-    def sized(self, side: int) -> OwnPictures:
-        """The same pictures resized to squares of this side; 0: not resized."""
-        return replace(self, side=side)
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Read these rows; UserError for a file that cannot be read."""
-        x = np.empty((len(rows), *self.shape[1:]), np.float32)
-        for place, row in zip(x, rows.tolist(), strict=True):
-            place[:] = picture.pixels(self.files[row], self.channels, self.depth, self.shape[:1:-1])  # type: ignore[arg-type]
-        return x
 
 
 class _Row(NamedTuple):
@@ -88,7 +50,7 @@ def read(folder: Path, _: Options) -> Rows:
     if len(names) < 2:
         raise UserError(f"a folder of pictures needs two or more class folders, {expected}, but {folder} has {names}")
     x = pictures_of(folder, [row.file for row in rows])
-    notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.channels == len("RGBA"))
+    notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.form[0] == len("RGBA"))
     if rest := sorted(set(files) - set(x.files)):
         skipped = f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder"
         notes.append(f"{skipped}; the first is {rest[0]}")
@@ -135,7 +97,7 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
 
 
-def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
+def pictures_of(source: Path | str, files: Sequence[Any]) -> Pictures:
     """The pictures, with a fourth channel if any is not opaque; UserError if their depths differ.
 
     files: paths, or encoded pictures (`picture.Encoded`).
@@ -150,4 +112,5 @@ def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
     sizes = {(form.height, form.width) for form in forms}
     size = sizes.pop() if len(sizes) == 1 else (0, 0)
-    return OwnPictures(files=files, channels=4 if alpha else 3, depth=forms[0].depth, size=size)
+    channels = 4 if alpha else 3
+    return Pictures(files=files, form=(channels, *size), read=partial(picture.pixels, channels, forms[0].depth))

@@ -16,7 +16,7 @@ from support.data_files import idx
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
-from fedtune.data import packaged
+from fedtune.data import datasets as built_in
 from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
@@ -169,7 +169,7 @@ def test_digits_are_centred_and_in_order() -> None:
     assert got.x.dtype == np.float32 and got.y.dtype == np.int64
     assert set(got.y) == set(range(10))
     images, classes = load_digits(return_X_y=True)
-    np.testing.assert_array_equal(packaged.digits()[0].reshape(len(images), -1), images)
+    np.testing.assert_array_equal(built_in._digits()[0].reshape(len(images), -1), images)
     np.testing.assert_array_equal(got.y, classes)
     pixels = got.x * 0.3760 + 0.3053
     assert pixels.min() == pytest.approx(0, abs=1e-6) and pixels.max() == pytest.approx(1, abs=1e-6)
