@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedtune.core.errors import UserError
-from fedtune.data import datasets
 from fedtune.data.assignment import Partition, split
 from fedtune.data.partitions import dirichlet, fedgen, iid, natural, ways_shots
 
@@ -286,20 +283,6 @@ def test_ten_thousand_clients_share_rows_out() -> None:
     assert len(rows) == len(set(rows)) == np.isin(owner, owner[rows]).sum()  # all rows of all owners that were drawn
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
-def test_on_fashion_mnist_the_facts_of_the_released_split_hold(alpha: float) -> None:
-    root = Path(os.environ.get("FEDTUNE_DATA_DIR", ""))
-    if not os.environ.get("FEDTUNE_DATA_DIR") or not (root / datasets.SOURCES["fashion-mnist"].folder).is_dir():
-        pytest.skip("FEDTUNE_DATA_DIR does not name a folder with Fashion-MNIST")
-    y = datasets.load("fashion-mnist").y
-    p = fg(y, 60_000, alpha=alpha, share=0.5, floor=100)
-    counts = dealt(p, y)
-    assert (counts.sum(0) == 1500).all() and counts.sum(1).min() >= 100  # a quarter of the rows, not a half
-    np.testing.assert_array_equal(scored(p, y), 50 * (counts > 0))
-    assert 7500 < scored(p, y).sum() <= 10_000  # their draws: 8000 at 0.3 and 9950 at 1
-    assert len(np.unique(all_rows(p))) == len(all_rows(p))
-
-
 # ------------------------------------------------------------------------------------------------------- natural
 
 
@@ -325,8 +308,8 @@ IMPOSSIBLE: list[tuple[Any, dict[str, Any], str]] = [  # what no partition can m
     (ws, {"test_shots": 60}, r"test rows and has \d+: take fewer"),
     (dir_, {"clients": 701}, "need 7010 rows, but there are 7000: take 700 clients or fewer"),
     (lambda clients: iid(Y, clients, rng()), {"clients": 2334}, "take 2333 clients or fewer"),
-    (fg, {"clients": 601, "floor": 10}, "need 6010 rows, but 6000 are"),
-    (fg, {"share": 0.01}, "need 100 rows, but 30 are .* larger share"),
+    (fg, {"clients": 601, "floor": 10}, "need 6010 rows, but there are 6000"),
+    (fg, {"share": 0.01}, "need 100 rows, but there are 30"),
     (fg, {"clients": 4, "floor": 1500}, r"the best of 5000 draws left one with \d+: take a lower floor"),
     (fg, {"clients": 300, "alpha": 100.0, "floor": 3}, r"300 clients share \d+ to \d+ rows a class: take fewer"),
     (nat, {"owners": 16}, "20 clients of 16 owners each need 320, but there are 300: take fewer clients"),
