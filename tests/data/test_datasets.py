@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -87,22 +89,6 @@ def test_tiny_imagenet_is_read_from_its_folders_as_it_is_needed(tmp_path: Path) 
     np.testing.assert_allclose(x, want[:, :, None, None] + np.zeros_like(x), atol=0.06)  # it is JPEG
     dealt = partitioning.partition(got, Scenario(dataset="tiny-imagenet", partition="iid", clients=4, floor=3), 0)
     assert dealt.x.shape[1:] == (3, 64, 64) and dealt.classes == 200
-
-
-@pytest.mark.parametrize("damage", ["class", "picture", "annotations", "label"])
-def test_a_damaged_tiny_imagenet_is_a_user_error(damage: str, tmp_path: Path) -> None:
-    write_tiny_imagenet(tmp_path)
-    folder = tmp_path / "tiny-imagenet-200"
-    if damage == "class":
-        shutil.rmtree(folder / "train" / NAMES[5])
-    elif damage == "picture":
-        (folder / "train" / NAMES[5] / "images" / f"{NAMES[5]}_0.JPEG").write_bytes(b"no picture")
-    else:
-        line = "val_0.JPEG\n" if damage == "annotations" else "val_0.JPEG\tn99999999\n"
-        (folder / "val" / "val_annotations.txt").write_text(line)
-    with pytest.raises(UserError, match="tiny-imagenet is absent or damaged.*unpack http.*delete damaged") as caught:
-        load("tiny-imagenet", tmp_path).x[np.arange(10)]
-    assert "\n" not in str(caught.value)
 
 
 def test_tiny_imagenet_cannot_be_fetched(tmp_path: Path) -> None:
@@ -212,16 +198,6 @@ def test_absent_files_name_the_folder_and_both_ways_out(name: str, tmp_path: Pat
     assert not list(tmp_path.iterdir())  # nothing is fetched or made unasked
 
 
-@pytest.mark.parametrize("keep", [0, 3, 100])
-@pytest.mark.parametrize("name", IN_MEMORY)
-def test_cut_off_file_is_a_user_error(name: str, keep: int, tmp_path: Path) -> None:
-    write(name, tmp_path)
-    files = [f for f in (tmp_path / SOURCES[name].folder).iterdir() if "images" in f.name or "test" in f.name]
-    files[0].write_bytes(files[0].read_bytes()[:keep])
-    with pytest.raises(UserError, match=r"absent or damaged in .* \([^()]+.*\): .*delete damaged files"):
-        load(name, tmp_path)
-
-
 def test_faces_come_training_first_with_their_owners(tmp_path: Path) -> None:
     write_faces(tmp_path)
     got, order = load("celeba", tmp_path), [1, 2, 4, 3, 0, 5]  # official order within the three splits
@@ -245,44 +221,49 @@ def test_faces_are_read_one_by_one_and_squeezed_to_84_pixels(tmp_path: Path) -> 
     assert got.x[rows[:0]].shape == (0, 3, 84, 84)
 
 
-@pytest.mark.parametrize("damage", ["absent", "empty", "cut", "text"])
-def test_a_face_that_cannot_be_read_is_a_user_error(damage: str, tmp_path: Path) -> None:
-    write_faces(tmp_path)
-    file = tmp_path / "celeba" / "img_align_celeba" / "000001.jpg"
-    content = {"empty": b"", "cut": file.read_bytes()[:400], "text": b"not a face"}
-    file.unlink() if damage == "absent" else file.write_bytes(content[damage])
-    faces = load("celeba", tmp_path).x
-    with pytest.raises(UserError, match="celeba is absent or damaged in .*celeba .*--data-dir") as caught:
-        faces[np.arange(6)]
-    assert "\n" not in str(caught.value)
-    assert faces[np.array([0])].shape == (1, 3, 84, 84)
+def overwritten(file: str, content: bytes) -> Callable[[Path], Any]:
+    """Replaces a file by other content."""
+    return lambda root: (root / file).write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("list_eval_partition.txt", "000001.jpg 0\n"),
-        ("identity_CelebA.txt", "000001.jpg 1\n"),
-        ("list_attr_celeba.txt", "6\nMale Young\n000001.jpg -1 1\n"),
-        ("list_bbox_celeba.txt", ""),
-    ],
-)
-def test_a_damaged_list_of_faces_is_a_user_error(file: str, content: str, tmp_path: Path) -> None:
-    write_faces(tmp_path)
-    (tmp_path / "celeba" / file).write_text(content)
-    with pytest.raises(UserError, match="celeba is absent or damaged in .*delete damaged files"):
-        load("celeba", tmp_path)
+def cut(name: str, keep: int) -> Callable[[Path], Any]:
+    """Leaves the first bytes of a file of pixels."""
+
+    def damage(root: Path) -> None:
+        files = [f for f in (root / SOURCES[name].folder).iterdir() if "images" in f.name or "test" in f.name]
+        files[0].write_bytes(files[0].read_bytes()[:keep])
+
+    return damage
 
 
-def test_labels_that_do_not_fit_are_a_user_error(tmp_path: Path) -> None:
-    write("mnist", tmp_path)
-    labels = tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte"
-    labels.write_bytes(idx(np.array([0, 1, 2, 3, 4, 10])))
-    with pytest.raises(UserError, match=r"labels are outside 0\.\.9"):
-        load("mnist", tmp_path)
-    labels.write_bytes(idx(np.array([0, 1])))
-    with pytest.raises(UserError, match="do not match"):
-        load("mnist", tmp_path)
+TINY, FACE, LABELS = "tiny-imagenet-200", "celeba/img_align_celeba/000001.jpg", "MNIST/raw/train-labels-idx1-ubyte"
+ANNOTATIONS = f"{TINY}/val/val_annotations.txt"
+DAMAGED: list[tuple[str, Callable[[Path], Any], str]] = [  # a data set, what is done to its files, words of the reason
+    *((name, cut(name, keep), "") for name in IN_MEMORY for keep in (0, 3, 100)),
+    ("mnist", overwritten(LABELS, idx(np.array([0, 1, 2, 3, 4, 10]))), r"labels are outside 0\.\.9"),
+    ("mnist", overwritten(LABELS, idx(np.array([0, 1]))), "do not match"),
+    ("tiny-imagenet", lambda root: shutil.rmtree(root / TINY / "train" / NAMES[5]), "unpack http"),
+    ("tiny-imagenet", overwritten(f"{TINY}/train/{NAMES[5]}/images/{NAMES[5]}_0.JPEG", b"no picture"), "unpack http"),
+    ("tiny-imagenet", overwritten(ANNOTATIONS, b"val_0.JPEG\n"), "unpack http"),
+    ("tiny-imagenet", overwritten(ANNOTATIONS, b"val_0.JPEG\tn99999999\n"), "unpack http"),
+    ("celeba", lambda root: (root / FACE).unlink(), "--data-dir"),
+    ("celeba", lambda root: (root / FACE).write_bytes((root / FACE).read_bytes()[:400]), "--data-dir"),
+    *(("celeba", overwritten(FACE, content), "--data-dir") for content in (b"", b"not a face")),
+    ("celeba", overwritten("celeba/list_eval_partition.txt", b"000001.jpg 0\n"), "lists differ in length"),
+    ("celeba", overwritten("celeba/identity_CelebA.txt", b"000001.jpg 1\n"), ""),
+    ("celeba", overwritten("celeba/list_attr_celeba.txt", b"6\nMale Young\n000001.jpg -1 1\n"), ""),
+    ("celeba", overwritten("celeba/list_bbox_celeba.txt", b""), ""),
+]
+
+
+@pytest.mark.parametrize("i", range(len(DAMAGED)))
+def test_damaged_files_are_a_user_error_that_says_what_to_do(i: int, tmp_path: Path) -> None:
+    name, damage, reason = DAMAGED[i]
+    {"tiny-imagenet": write_tiny_imagenet, "celeba": write_faces}.get(name, lambda root: write(name, root))(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(UserError, match=rf"{name} is absent or damaged in .*{reason}.*delete damaged files") as caught:
+        load(name, tmp_path).x[np.arange(10 if name != "celeba" else 6)]
+    assert "\n" not in str(caught.value) and " ()" not in str(caught.value)  # there is a reason
 
 
 def test_failing_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

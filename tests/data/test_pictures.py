@@ -148,6 +148,7 @@ def ppm(path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "no picture": (lambda p: p.write_text("no"), "png", "0.png cannot be read as a picture.* save it as PNG, JPEG"),
     "an animated PNG": (animated, "png", "has 3 frames, .*; save it as a single picture"),
     "a TIFF of pages": (animated, "tif", "has 3 frames"),
     "an animated WebP": (animated, "webp", "has 3 frames"),
@@ -228,7 +229,8 @@ def test_folders_are_walked_as_torchvision_walks_them(tmp_path: Path) -> None:
 
     pictures(tmp_path / "pets")
     for deeper in ("pets/dog/2020", "pets/dog/2020/may", "pets/cat/old ones"):
-        image(COLOUR)((tmp_path / deeper / "x.PNG") if not (tmp_path / deeper).mkdir(parents=True) else tmp_path)
+        (tmp_path / deeper).mkdir(parents=True)
+        image(COLOUR)(tmp_path / deeper / "x.PNG")
     pictures(tmp_path / "elsewhere", ("bird",))
     (tmp_path / "pets" / "bird").symlink_to(tmp_path / "elsewhere" / "bird")
     (tmp_path / "pets" / "dog" / "link.png").symlink_to(tmp_path / "elsewhere" / "bird" / "00.png")
@@ -295,6 +297,13 @@ def pets(change: Callable[[Path], Any]) -> Callable[[Path], Any]:
     return lambda folder: change(pictures(folder))
 
 
+def loose(folder: Path) -> None:
+    """A part whose pictures lie in no class folder."""
+    pictures(folder / "train")
+    (folder / "test").mkdir()
+    image(COLOUR)(folder / "test" / "1.png")
+
+
 SPLITS = "must all lie in folders train and test, .* but .* has"
 OPEN: list[tuple[Callable[[Path], Any], str]] = [
     (pets(lambda f: (f / "bird").mkdir()), "every class folder needs pictures, but .*bird has none; fill or remove it"),
@@ -304,6 +313,7 @@ OPEN: list[tuple[Callable[[Path], Any], str]] = [
     (splits("train", "valid"), f"{SPLITS} train, valid"),
     (splits("dev", "test"), f"{SPLITS} dev, test"),
     (splits("train", "test", "extra"), f"{SPLITS} test, train, extra"),
+    (loose, "test needs class folders with pictures"),
     (splits("pets"), r"needs two or more class folders, .* has \['pets'\]"),
     *((splits("train", other), f"has cat in train and in {other}: .* rename train") for other in ("eval", "train2")),
 ]
