@@ -124,12 +124,12 @@ def validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.nda
     return (place_within_client(owner, clients) < val[owner]).astype(np.int64)
 
 
-def fits(rows: int, clients: int, floor: int) -> None:
-    """UserError unless there are enough rows for the clients."""
+def fits(rows: int, clients: int, floor: int, advice: str = "") -> None:
+    """UserError unless there are enough rows for the clients.  advice: what else would help."""
     if clients * floor > rows:
         raise UserError(
             f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
-            f"but there are {rows}: take {several(rows // floor, 'client')} or fewer"
+            f"but there are {rows}: take {several(rows // floor, 'client')} or fewer{advice}"
         )
 
 

@@ -49,7 +49,7 @@ def shifted(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federatio
         return f
     x, y = f.x.copy() if shifts.rotation or shifts.feature_noise else f.x, f.y.copy()
     for k in range(f.clients):
-        group = group_of(k, f.clients, shifts.groups)
+        group = k * shifts.groups // f.clients  # neighbours share one
         rows = np.concatenate([_rows(table, k) for table in (f.train, f.val, f.test)])
         if shifts.rotation and group:
             x[rows] = turn(x[rows], shifts.rotation * group)
@@ -62,11 +62,6 @@ def shifted(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federatio
         if (shifts.label_noise or shifts.label_noise_spread) and classes > 1:
             _mislabelled(f, y, k, shifts, classes, seed)
     return f._replace(x=x, y=y)
-
-
-def group_of(client: int, clients: int, groups: int) -> int:
-    """The group of a client: neighbours share one."""
-    return client * groups // clients
 
 
 def turn(x: np.ndarray, degrees: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
@@ -22,44 +22,35 @@ from fedtune.user_code import content_hashes
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 
 
-class _Row(NamedTuple):
-    """A picture of a class, in the order of rows."""
-
-    split: int
-    name: str  # of the class
-    folder: str
-    file: Path
-
-
 def read(folder: Path, _: Options) -> Rows:
     """The pictures of a folder by class and file name; if they differ in size, their height and width are 0.
 
     UserError for a folder without pictures, with one class, with an empty class, or with a file that is not a valid
     picture.
     """
-    files = content_hashes.files_in(folder)
-    splits = _split_folders(folder)
+    files, splits = content_hashes.files_in(folder), _split_folders(folder)
     rows = sorted(_rows(folder, splits, files))
     expected = f"{folder.name}/dog/1.png, {folder.name}/cat/2.png, or in folders train, val and test of such folders"
     for part in map(folder.joinpath, splits or [""]):
-        if empty := sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
+        held = {name for _, name, _, file in rows if part in file.parents}
+        if empty := sorted({f.name for f in _folders(part)} - held):
             raise UserError(f"every class folder needs pictures, but {part / empty[0]} has none; fill or remove it")
         if splits and not _folders(part):
             raise UserError(f"{part} needs class folders with pictures: {expected}")
-    names = sorted({row.name for row in rows})
+    names = sorted({name for _, name, *_ in rows})
     if len(names) < 2:
         raise UserError(f"a folder of pictures needs two or more class folders, {expected}, but {folder} has {names}")
-    x = pictures_of(folder, [row.file for row in rows])
+    x = pictures_of(folder, [file for *_, file in rows])
     notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.form[0] == len("RGBA"))
     if rest := sorted(set(files) - set(x.files)):
         skipped = f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder"
         notes.append(f"{skipped}; the first is {rest[0]}")
-    y, split = [names.index(row.name) for row in rows], [row.split for row in rows] if splits else None
+    y, split = [names.index(name) for _, name, *_ in rows], [split for split, *_ in rows] if splits else None
     return Rows(x, y, split=split, classes=names, kind=PICTURES, notes=tuple(notes))
 
 
-def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[_Row]:
-    """The pictures in class folders.  splits: the split of each split folder, if there are any."""
+def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[tuple[int, str, str, Path]]:
+    """Split, class, folder and file of each picture in a class folder.  splits: of the split folders, if any."""
     depth = 1 if splits else 0
     for file in files:
         parts = file.relative_to(folder).parts
@@ -67,7 +58,7 @@ def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[_
         if hidden or file.suffix.lower() not in ENDINGS or len(parts) < depth + 2:
             continue
         if not splits or parts[0] in splits:
-            yield _Row(splits.get(parts[0], 0), parts[depth], str(file.parent), file)
+            yield splits.get(parts[0], 0), parts[depth], str(file.parent), file
 
 
 def _split_folders(folder: Path) -> dict[str, int]:
