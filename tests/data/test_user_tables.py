@@ -16,7 +16,7 @@ from support.foreign_data import dataset_dict, hugging_face, pets, png, saved_to
 from support.user_data import made, taken
 
 from fedtune.core.errors import UserError
-from fedtune.data import datasets, user_columns
+from fedtune.data import datasets
 from fedtune.data.datasets import Dataset
 from fedtune.studies import partition_view
 from fedtune.user_code import user_files
@@ -178,16 +178,6 @@ def test_a_table_of_pixels_is_images_when_a_shape_is_given(tmp_path: Path) -> No
     rows = "\n".join(f"{i % 3}," + ",".join(str((i * p) % 256) for p in range(16)) for i in range(30))
     (tmp_path / "mnist.csv").write_text("label," + ",".join(f"pixel{p}" for p in range(16)) + "\n" + rows)
     assert made(taken(f"{tmp_path}/mnist.csv(shape=(1, 4, 4))", "iid", clients=3)).shape == (1, 4, 4)
-
-
-def test_a_table_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, whole = [], user_columns.read
-    monkeypatch.setattr(user_columns, "read", lambda *given: (calls.append(1), whole(*given))[1])
-    path = csv(tmp_path, rows=66)
-    scenario = taken(f"{path}(y='sick', owner='clinic')")
-    for seed in range(3):
-        made(scenario, seed)
-    assert calls == [1]
 
 
 def text(content: str | bytes, options: str = "") -> Callable[[Path], str]:
