@@ -158,12 +158,7 @@ def fedgen(
 
 
 def natural(
-    owner: np.ndarray,
-    clients: int,
-    owners: int,
-    share: float,
-    rng: np.random.Generator,
-    names: tuple[str, ...] = (),
+    owner: np.ndarray, clients: int, owners: int, share: float, rng: np.random.Generator, names: tuple[str, ...] = ()
 ) -> Held:
     """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
 
