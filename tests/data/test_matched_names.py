@@ -13,18 +13,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 from support.foreign_data import TRUSTED, dataset_dict, hugging_face, leaf, pfllib, pfllib_file, saved_to_disk
-from support.user_data import made, saved, taken
-
-from fedtune.core.errors import UserError
-from fedtune.data import datasets
-from fedtune.data.dataset import Dataset
+from support.user_data import loaded, made, refused, saved, taken
 
 ANIMALS = ["cat", "dog", "emu"]
 Y, OWNER = "label", "owner"
-
-
-def loaded(dataset: str | Path) -> Dataset:
-    return datasets.load(taken(dataset, "iid", clients=2).dataset)
 
 
 def coded(rows: int, names: list[str] | None = ANIMALS, column: str = Y, text: list[str] = ANIMALS) -> pa.Table:
@@ -115,8 +107,7 @@ def test_numbers_that_cannot_be_matched_are_refused(
 ) -> None:
     if "Index" in message:
         test = test.cast(coded(1, ["ox"], text=["ox"]).schema)
-    with pytest.raises(UserError, match=message):
-        loaded(hub(tmp_path / "d", train, test))
+    refused(message, hub(tmp_path / "d", train, test))
 
 
 def test_an_unused_part_need_not_name_its_classes(tmp_path: Path) -> None:
@@ -129,11 +120,9 @@ def test_labels_are_numbers_in_all_files_or_in_none(train: list[Any], test: list
     rows, message = [[0.1, 0.2]] * 6, "must be all numbers or all text, but holds both"
     for part, y in (("train", train), ("test", test)):
         leaf(tmp_path / "leaf" / part / "x.json", {"a": (rows, y * 3), "b": (rows, y * 3)})
-    with pytest.raises(UserError, match=message):
-        loaded(tmp_path / "leaf")
+    refused(message, tmp_path / "leaf")
     pfllib_file(pfllib(tmp_path / "pf") / "test" / "1.npz", np.zeros((5, 1, 4, 4), np.float32), np.array([*"01201"]))
-    with pytest.raises(UserError, match=message):
-        loaded(f"{tmp_path}/pf{TRUSTED}")
+    refused(message, f"{tmp_path}/pf{TRUSTED}")
 
 
 def test_a_blank_among_next_characters_is_a_class(tmp_path: Path) -> None:
@@ -183,8 +172,9 @@ def test_names_that_a_reader_takes_for_the_same_are_refused(
     unlike: str, kind: str, column: str, tmp_path: Path
 ) -> None:
     one, other, said = UNLIKE[unlike]
-    with pytest.raises(UserError, match=f"names in .* a final dot or Unicode form, but {said}; write the same"):
-        loaded(several(kind, tmp_path, [one, other], column))
+    refused(
+        f"names in .* a final dot or Unicode form, but {said}; write", several(kind, tmp_path, [one, other], column)
+    )
 
 
 @pytest.mark.parametrize("names", [["north", "nord"], [".", "..."], ["a", "ä"], ["1.5 mg", "15 mg"], ["a", "A"]])
@@ -221,13 +211,11 @@ def test_classes_that_no_training_row_has_are_told(write: Callable[..., Path], t
 
 @pytest.mark.parametrize("write", [split_table, split_pictures])
 def test_a_class_in_another_case_needs_training_rows(write: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match="only in case must all have training rows, but of 'Dog' and 'dog' one has none"
-    ):
-        loaded(write(tmp_path, ["dog", "cat"], ["Dog", "cat"]))
+    message = "only in case must all have training rows, but of 'Dog' and 'dog' one has none"
+    refused(message, write(tmp_path, ["dog", "cat"], ["Dog", "cat"]))
     (tmp_path / "form").mkdir()
-    with pytest.raises(UserError, match="Unicode form, but .*'caf.xe9'"):
-        loaded(write(tmp_path / "form", [normalize("NFD", "café"), "a"], [normalize("NFC", "café"), "a"]))
+    forms = [[normalize(form, "café"), "a"] for form in ("NFD", "NFC")]
+    refused("Unicode form, but .*'caf.xe9'", write(tmp_path / "form", *forms))
     (tmp_path / "letters").mkdir()
     letters = loaded(write(tmp_path / "letters", ["a", "A", "b"], ["a", "B"]))
     assert letters.class_names == ("A", "B", "a", "b")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.foreign_data import TRUSTED, pfllib
 from support.user_algorithms import as_in_another_process
-from support.user_data import made, pictures, saved, taken, wards
+from support.user_data import loaded, made, pictures, refused, saved, taken, wards
 
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, user_data
@@ -241,10 +241,7 @@ def test_a_folder_of_pictures_is_read_as_it_is_needed_with_its_classes_names(tmp
 
 def test_pictures_of_several_sizes_are_brought_to_one(tmp_path: Path) -> None:
     pictures(tmp_path / "pets", dog=(20, 10))
-    with pytest.raises(
-        UserError, match="pictures of pets/ must have the same size, but differ; give a size .* --image"
-    ):
-        taken(tmp_path / "pets", "iid", clients=3)
+    refused("pictures of pets/ must have the same size, but differ; give a size .* --image", tmp_path / "pets")
     assert made(taken(tmp_path / "pets", "iid", clients=3, image_size=12)).shape == (3, 12, 12)
 
 
@@ -333,8 +330,7 @@ UNNAMED: list[tuple[dict[str, Any], str]] = [  # arrays whose rows have no name,
 @pytest.mark.parametrize("i", range(len(UNNAMED)))
 def test_a_row_without_a_name_of_its_own_is_refused(i: int, tmp_path: Path) -> None:
     arrays, message = UNNAMED[i]
-    with pytest.raises(UserError, match=message):
-        taken(saved(tmp_path / "w.npz", **arrays))
+    refused(message, saved(tmp_path / "w.npz", **arrays))
 
 
 SHOWN = {n: n.encode("unicode_escape").decode() for n in ("ward\n1", "a\tb", "red\x1b[31m", "end\u2028")}
@@ -344,9 +340,9 @@ SHOWN |= {"Ä b|<c>": "Ä b|<c>"}
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_name_is_one_line_wherever_it_is_shown(name: str, tmp_path: Path) -> None:
     x, names, path = np.zeros((12, 2)), np.array([name, "plain"] * 6), tmp_path / "w.npz"
-    data = datasets.load(taken(saved(path, x=x, y=names, owner=names)).dataset)
+    data = loaded(saved(path, x=x, y=names, owner=names))
     assert {*data.class_names} == {*data.owner_names} == {SHOWN[name], "plain"}
-    numbered = datasets.load(taken(saved(path, x=x, y=np.arange(12) % 2, classes=names[:2]), "iid").dataset)
+    numbered = loaded(saved(path, x=x, y=np.arange(12) % 2, classes=names[:2]))
     assert numbered.class_names == (SHOWN[name], "plain")
 
 
@@ -354,8 +350,7 @@ def test_a_name_is_one_line_wherever_it_is_shown(name: str, tmp_path: Path) -> N
 def test_measurements_are_no_targets_and_the_way_to_bin_them_is_one(what: str, tmp_path: Path) -> None:
     y, message = TARGETS[what]
     path, x = tmp_path / "w.npz", np.arange(1200.0).reshape(400, 3)
-    with pytest.raises(UserError, match=message):
-        taken(saved(path, x=x, y=y), "iid")
+    refused(message, saved(path, x=x, y=y))
     y = y.astype(float)
     taken(saved(path, x=x, y=np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))), "iid")  # as it advises
 
@@ -364,7 +359,7 @@ def test_many_classes_by_number_are_taken_as_they_are_counted_or_as_names(tmp_pa
     path, x, y = tmp_path / "w.npz", np.arange(1200.0).reshape(400, 3), np.arange(400) % 40
     by_name = sorted(map(str, range(0, 280, 7)))
     for classes, names in ((y, range(40)), (y + 1, range(1, 41)), ((7 * y).astype(str), by_name)):
-        data = datasets.load(taken(saved(path, x=x, y=classes), "iid").dataset)
+        data = loaded(saved(path, x=x, y=classes))
         assert data.class_names == tuple(map(str, names))
     for numbers in (y % 5 * 30, y % 5 * 30.0):  # a class such as 30.0 is 30, as in every other format
-        assert datasets.load(taken(saved(path, x=x, y=numbers), "iid").dataset).class_names[-1] == "120"
+        assert loaded(saved(path, x=x, y=numbers)).class_names[-1] == "120"
