@@ -1,10 +1,19 @@
-"""Assign rows to clients class by class, fill clients up to a floor, and split rows into train, val and test."""
+"""Assign rows to clients class by class, fill clients up to a floor, and split rows into train, val and test.
+
+What the data cannot give is refused by `fits` and `enough_rows`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import few, several
+
+MIN_ROWS = 3  # rows per client: one each for training, validation and test
 
 
 class Partition(NamedTuple):
@@ -104,7 +113,46 @@ def by_split(parts: Partition, split: np.ndarray, val_share: float, rng: np.rand
     role = split[rows]
     if not (split == 1).any():
         train = np.flatnonzero(role == 0)
-        size = np.bincount(owner[train], minlength=clients)
-        val = np.clip(np.rint(size * val_share).astype(np.int64), np.minimum(1, size), np.maximum(size - 1, 0))
-        role[train[place_within_client(owner[train], clients) < val[owner[train]]]] = 1
+        role[train] = validation_role(owner[train], clients, val_share)
     return collect(rows, owner, role, clients)
+
+
+def validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.ndarray:
+    """1 for validation rows, a share of a client's rounded, and 0 for training rows; of two rows or more, one each."""
+    size = np.bincount(owner, minlength=clients)
+    val = np.clip(np.rint(size * val_share).astype(np.int64), np.minimum(1, size), np.maximum(size - 1, 0))
+    return (place_within_client(owner, clients) < val[owner]).astype(np.int64)
+
+
+def fits(rows: int, clients: int, floor: int, advice: str = "") -> None:
+    """UserError unless there are enough rows for the clients.  advice: what else would help."""
+    if clients * floor > rows:
+        raise UserError(
+            f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
+            f"but there are {rows}: take {several(rows // floor, 'client')} or fewer{advice}"
+        )
+
+
+def enough_rows(size: np.ndarray, whose: Callable[[int], str], clients: np.ndarray | int = 1) -> None:
+    """UserError with the names of owners that have fewer rows than their clients need.
+
+    size [n]: rows of each owner or group of owners.  whose: their names.  clients: how many clients share each of them.
+    """
+    clients = np.broadcast_to(clients, size.shape)
+    if lacking := np.flatnonzero(size < MIN_ROWS * clients).tolist():
+        counts = [(whose(i), several(int(size[i]), "row"), several(int(clients[i]), "client")) for i in lacking]
+        texts = [f"{name} with {rows} for {shared}" for name, rows, shared in counts]
+        raise UserError(
+            f"a client needs {MIN_ROWS} rows, but owners have fewer: {few(texts)}; take fewer clients, or merge or "
+            f"drop such owners (--min-rows {MIN_ROWS * clients[lacking].max()})"
+        )
+
+
+def rounded_down(number: float | np.ndarray) -> np.ndarray:
+    """A product rounded down, with a tolerance so that 0.57 * 100 gives 57."""
+    return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
+
+
+def attempts(limit: int, clients: int, classes: int) -> int:
+    """How often to redraw: fewer times for many clients, so that it takes less than a second."""
+    return max(5, min(limit, 1_500_000 // (clients * classes)))

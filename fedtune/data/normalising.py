@@ -85,9 +85,7 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
     with np.errstate(over="ignore"):
         x = f.x.astype(np.float32)
     if f.x.dtype.kind in "iu":
-        above = 2.0 ** (
-            8 * f.x.dtype.itemsize - (f.x.dtype.kind == "i")
-        )  # beyond the type's range, to which one rounds
+        above = 2.0 ** (8 * f.x.dtype.itemsize - (f.x.dtype.kind == "i"))  # past the type's range, to which one rounds
         if x.max() >= above or (x.astype(f.x.dtype) != f.x).any():  # as integers, because float64 has only 53 bits
             raise UserError(
                 f"x of {source} has whole numbers that float32 cannot represent, from {f.x.min()} to {f.x.max()}; "
@@ -113,10 +111,9 @@ def _require_kept(f: Federation, x: np.ndarray, source: str, form: str) -> None:
     if len(merged):
         i = int(merged[0])
         low, high = f.x[:, i].min(), f.x[:, i].max()
-        kind = "channel" if x.ndim > 2 else "feature"
         raise UserError(
-            f"{kind} {i} of x of {source} keeps {has[i]} of {had[i]} distinct values {form}, because it ranges "
-            f"from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
+            f"{'channel' if x.ndim > 2 else 'feature'} {i} of x of {source} keeps {has[i]} of {had[i]} distinct values "
+            f"{form}, because it ranges from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
         )
 
 

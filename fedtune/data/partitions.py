@@ -14,16 +14,20 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data.allocation import (
+from fedtune.data.assignment import (
+    MIN_ROWS,
+    Held,
+    Partition,
     attempts,
-    dirichlet_shares,
-    draw_classes,
+    blocks,
+    collect,
+    enough_rows,
+    fits,
+    pools,
+    raise_to,
     rounded_down,
-    shares_above_floor,
-    test_shares,
+    validation_role,
 )
-from fedtune.data.assignment import Held, Partition, blocks, collect, place_within_client, pools, raise_to
-from fedtune.data.demands import MIN_ROWS, enough_rows, fits, ways_exist
 
 
 def ways_shots(
@@ -57,7 +61,8 @@ def ways_shots(
     here the distributions are symmetric.
     """
     classes = int(y.max()) + 1
-    ways_exist(ways, classes)
+    if ways > classes:
+        raise UserError(f"ways is {ways}, but the data set has {several(classes, 'class')}: give {classes} or fewer")
     ways_range = max(min(2, classes), ways - ways_spread), min(classes, ways + ways_spread)
     ways_of = rng.integers(*ways_range, clients, endpoint=True)
     shots_of = rng.integers(max(2, shots - shots_spread), shots + shots_spread, clients, endpoint=True)
@@ -67,7 +72,7 @@ def ways_shots(
     if train_rows == len(y):
         need = np.stack([need.sum(0), np.zeros(clients, np.int64)])
     stock = np.stack([np.bincount(part, minlength=classes) for part in (y[:train_rows], y[train_rows:])])
-    holds = draw_classes(ways_of, need, stock, rng)  # [clients, classes]
+    holds = _draw_classes(ways_of, need, stock, rng)  # [clients, classes]
     rows, owner, place = blocks(y[:train_rows], holds * need[0][:, None], rng)
     role = (place >= shots_of[owner]).astype(np.int64) + (place >= shots_of[owner] + val_shots)
     test, test_owner, _ = blocks(y[train_rows:], holds * need[1][:, None], rng)
@@ -91,7 +96,7 @@ def dirichlet(y: np.ndarray, clients: int, alpha: float, floor: int, rng: np.ran
     fits(len(y), clients, floor)
     stock = np.bincount(y)
     for _ in range(attempts(100, clients, len(stock))):
-        counts = dirichlet_shares(stock, clients, alpha, rng)
+        counts = _dirichlet_shares(stock, clients, alpha, rng)
         if counts.sum(1).min() >= floor:
             break
     rows, owner, _ = blocks(y, counts, rng)
@@ -143,29 +148,17 @@ def fedgen(
     cap = share * (total if train_rows < len(y) else total - len(test_pool)) / clients
     stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
     used = stock if share == 1 else np.minimum(rounded_down(cap), rounded_down(share * stock))
-    counts = shares_above_floor(used, clients, alpha, cap, floor, rng)  # [clients, classes]
+    counts = _shares_above_floor(used, clients, alpha, cap, floor, rng)  # [clients, classes]
     rows, owner, _ = blocks(y[pool], counts, rng)
     order = rng.permutation(len(rows))
     rows, owner = rows[order], owner[order]
-    role = _validation_role(owner, clients, val_share)
-    test, test_owner, _ = blocks(y[test_pool], test_shares(y[test_pool], counts), rng)
+    role = validation_role(owner, clients, val_share)
+    test, test_owner, _ = blocks(y[test_pool], _test_shares(y[test_pool], counts), rng)
     return collect(pool[rows], owner, role, clients, (test_pool[test], test_owner))
 
 
-def _validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.ndarray:
-    """1 for a client's validation rows, 0 for its training rows; neither is empty."""
-    size = np.bincount(owner, minlength=clients)
-    val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 1)
-    return (place_within_client(owner, clients) < val[owner]).astype(np.int64)
-
-
 def natural(
-    owner: np.ndarray,
-    clients: int,
-    owners: int,
-    share: float,
-    rng: np.random.Generator,
-    names: tuple[str, ...] = (),
+    owner: np.ndarray, clients: int, owners: int, share: float, rng: np.random.Generator, names: tuple[str, ...] = ()
 ) -> Held:
     """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
 
@@ -200,3 +193,80 @@ def natural(
         lambda k: " and ".join(names[p] if names else str(p) for p in people[client == k].tolist()),
     )
     return Held(rows, holder)
+
+
+def _draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Which classes each client holds, bool [clients, classes], such that need [2, clients] fits stock [2, classes]."""
+    clients, classes = len(ways), stock.shape[1]
+    hopeless = (need @ ways > stock.sum(1)).any()
+    for _ in range(1 if hopeless else attempts(1000, clients, classes)):
+        keys = rng.random((clients, classes))
+        holds = keys <= np.sort(keys, axis=1)[np.arange(clients), ways - 1][:, None]  # the `ways` smallest keys
+        demand = need @ holds  # [2, classes]
+        if (demand <= stock).all():
+            return holds
+    supply = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
+    pool, c = np.unravel_index(supply.argmin(), supply.shape)
+    enough = int(clients * supply[pool, c])
+    raise UserError(
+        f"class {c} would need {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
+        + (f"fewer clients (about {enough}), ways or shots" if enough else "fewer shots")
+    )
+
+
+def _dirichlet_shares(stock: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], for `dirichlet`."""
+    counts = np.zeros((clients, len(stock)), np.int64)
+    for c in np.flatnonzero(stock):
+        # part of a Dirichlet vector, scaled to sum 1, is a Dirichlet vector: draw only for those below the mean
+        below_mean = np.flatnonzero(counts.sum(1) * clients < stock.sum())
+        cuts = np.rint(rng.dirichlet(np.full(len(below_mean), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
+        counts[below_mean, c] = np.diff(cuts, prepend=0, append=stock[c])
+    return counts
+
+
+def _shares_above_floor(
+    stock: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Rows of each client and class, int [clients, classes], for `fedgen`; no client below floor."""
+    fits(int(stock.sum()), clients, floor, ", a lower floor or a larger share")
+    tries, best_floor = attempts(5000, clients, len(stock)), 0
+    for _ in range(tries):
+        counts = _capped_shares(stock, clients, alpha, cap, rng)
+        best_floor = max(best_floor, counts.sum(1).min())
+        if best_floor >= floor:
+            return counts
+    raise UserError(
+        f"every client must get {several(floor, 'row')}, but the best of {several(tries, 'draw')} left one with "
+        f"{best_floor}: take a lower floor, a higher alpha, fewer clients or a larger share"
+    )
+
+
+def _capped_shares(stock: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
+    """One draw of `fedgen`, int [clients, classes]: each class's kept rows, over clients that hold less than cap."""
+    counts = np.zeros((clients, len(stock)), np.int64)
+    totals = np.zeros(clients, np.int64)
+    alpha = max(alpha, 1e-100)  # one client takes all in both cases, and the next line stays finite
+    for c in rng.permutation(np.flatnonzero(stock)):
+        # in logarithms, because Gamma(alpha) numbers underflow to 0 for all clients at small alpha
+        log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
+        log[totals >= cap] = -np.inf
+        total = np.exp(log - log.max()).cumsum()
+        # the last client below the cap gets exactly the remaining rows
+        cuts = np.floor(total[:-1] / total[-1] * stock[c]).astype(np.int64)
+        counts[:, c] = np.diff(cuts, prepend=0, append=stock[c])
+        totals += counts[:, c]
+    return counts
+
+
+def _test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Test rows of each client and class for `fedgen`: an equal part of each class that it trains on, as in counts."""
+    clients = len(counts)
+    rows = np.bincount(y, minlength=counts.shape[1])
+    shares = (counts > 0) * (rows // clients)
+    if shares.sum(1).min() == 0:
+        raise UserError(
+            f"every client needs a test row, but {several(clients, 'client')} share {rows.min()} to {rows.max()} rows "
+            "a class: take fewer clients than a class has test rows"
+        )
+    return shares

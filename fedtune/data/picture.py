@@ -63,7 +63,7 @@ def transparent(file: Path | Encoded) -> bool:
         return bool(image.convert("RGBA").getextrema()[3][0] < 255)
 
 
-def pixels(file: Path | Encoded, channels: int, depth: str, size: tuple[int, int]) -> np.ndarray:
+def pixels(channels: int, depth: str, file: Path | Encoded, size: tuple[int, int]) -> np.ndarray:
     """A picture [channels, height, width] as scaled float32.
 
     channels: 3, or 4 with opacity.  size: (width, height); a picture of another size is resized, bilinear.

@@ -6,7 +6,7 @@ has an address (seed, purpose, client), so a client's rows look the same however
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,27 +14,12 @@ from fedtune.core import randomness
 from fedtune.data.federation import Federation, Split
 
 
-class Shifts(NamedTuple):
-    """The strength of each shift; the defaults change nothing.
-
-    groups   consecutive clients form a group: client k of K is in group k * groups // K.
-    """
-
-    rotation: float = 0.0
-    feature_noise: float = 0.0
-    swaps: int = 0
-    label_noise: float = 0.0
-    label_noise_spread: float = 0.0
-    noisy_clients: float = 1.0
-    noisy_splits: str = "train"
-    groups: int = 1
-
-
-def shifted(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federation:
+def shifted(f: Federation, shifts: Any, classes: int, seed: int) -> Federation:
     """The federation with all shifts: rotation, then feature noise, then swapped labels, then label noise.
 
-    f holds arrays, which are not changed.  classes: the number of classes that occur, numbered from 0.  All but label
-    noise change training, validation and test rows.
+    f holds arrays, which are not changed.  shifts: a scenario, whose fields of these names are the strengths; at their
+    defaults nothing changes.  classes: the number of classes that occur, numbered from 0.  All but label noise change
+    training, validation and test rows.  Client k of K is in group k * groups // K.
 
     rotation        images of group g are rotated by g * rotation degrees, counterclockwise.
                     Source: rotated MNIST as in IFCA, Ghosh et al., NeurIPS 2020, arXiv:2006.04088 (0, 90, 180, 270).
@@ -49,7 +34,7 @@ def shifted(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federatio
         return f
     x, y = f.x.copy() if shifts.rotation or shifts.feature_noise else f.x, f.y.copy()
     for k in range(f.clients):
-        group = group_of(k, f.clients, shifts.groups)
+        group = k * shifts.groups // f.clients
         rows = np.concatenate([_rows(table, k) for table in (f.train, f.val, f.test)])
         if shifts.rotation and group:
             x[rows] = turn(x[rows], shifts.rotation * group)
@@ -62,11 +47,6 @@ def shifted(f: Federation, shifts: Shifts, classes: int, seed: int) -> Federatio
         if (shifts.label_noise or shifts.label_noise_spread) and classes > 1:
             _mislabelled(f, y, k, shifts, classes, seed)
     return f._replace(x=x, y=y)
-
-
-def group_of(client: int, clients: int, groups: int) -> int:
-    """The group of a client: neighbours share one."""
-    return client * groups // clients
 
 
 def turn(x: np.ndarray, degrees: float) -> np.ndarray:
@@ -96,7 +76,7 @@ def concept(group: int, swaps: int, classes: int, seed: int) -> np.ndarray:
     return names
 
 
-def _mislabelled(f: Federation, y: np.ndarray, k: int, shifts: Shifts, classes: int, seed: int) -> None:
+def _mislabelled(f: Federation, y: np.ndarray, k: int, shifts: Any, classes: int, seed: int) -> None:
     """Flip a share of client k's training labels in y, each to another class chosen uniformly.
 
     A client is noisy with probability noisy_clients; its share is uniform on label_noise ± label_noise_spread, within

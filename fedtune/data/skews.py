@@ -10,9 +10,7 @@ import numpy as np
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data.allocation import attempts
-from fedtune.data.assignment import Held, Partition, raise_to
-from fedtune.data.demands import MIN_ROWS, enough_rows, fits
+from fedtune.data.assignment import MIN_ROWS, Held, Partition, attempts, enough_rows, fits, raise_to
 
 
 def shards(y: np.ndarray, clients: int, shards: int, rng: np.random.Generator) -> Held:

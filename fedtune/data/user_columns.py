@@ -7,6 +7,7 @@ x is one column of pictures, of text, or of lists; or several columns of numbers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ USUAL = {"y": ("y", "label", "labels"), "owner": ("owner", "client"), "split": (
 CLASS_LABEL, IMAGE = "ClassLabel", "Image"  # the types of Hugging Face's features
 PANDAS_INDEX = "__index_level_"
 Features = Mapping[str, Mapping[str, Any]]
+NO_FEATURE: Mapping[str, Any] = MappingProxyType({})
 
 
 def read(source: str, table: pa.Table, features: Features, options: Options, split: np.ndarray | None = None) -> Rows:
@@ -50,13 +52,13 @@ def read(source: str, table: pa.Table, features: Features, options: Options, spl
     if table.num_rows == 0:
         raise UserError(f"{source} needs rows, but has none{' without missing values' if gaps else ''}")
     labels = _labels(source, table[y])
-    owners, splits = (_matched(source, table[n], features.get(n, {})) if n else None for n in (owner, by))
+    owners, splits = (_labels(source, table[n], features.get(n, {})) if n else None for n in (owner, by))
     rows, kind = _rows(source, table, x, features, options)
     many = f"{several(len(x), 'column')}, " if len(x) > 1 else ""
-    what = f"columns of {source}: x is {many}{few(x)}; y is {y}"
-    unused = [n for n in names if n not in used]
-    notes = [what + (f"; owner is {owner}" if owner else "") + (f"; split is {by}" if by else "")]
-    notes += [f"{several(len(unused), 'column')} not used: {few(unused)}"] if unused else []
+    others = "".join(f"; {option} is {n}" for option, n in (("y", y), ("owner", owner), ("split", by)) if n)
+    notes = [f"columns of {source}: x is {many}{few(x)}{others}"]
+    if unused := [n for n in names if n not in used]:
+        notes.append(f"{several(len(unused), 'column')} not used: {few(unused)}")
     texts = {n: _decoded(table[n]) for n in (y, owner) if n and _is_text(_decoded(table[n]).type)}
     notes += [*gaps, *(note for n, v in texts.items() for note in user_names.same_number(n, pc.unique(v).to_pylist()))]
     return Rows(
@@ -186,13 +188,10 @@ def _without_missing(
 ) -> tuple[pa.Table, np.ndarray, list[str]]:
     """The table without missing values where rows are to be dropped; the rows that are kept; and a note.
 
-    With the mean of training rows, x keeps its gaps until the rows are divided.  UserError for missing values
-    otherwise.
+    With the mean of training rows, x keeps its gaps until the rows are divided.
     """
-    holes = {
-        n: pc.is_null(v, nan_is_null=types.is_floating(v.type)).to_numpy()
-        for n, v in zip(table.column_names, table.columns, strict=True)
-    }
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    holes = {n: pc.is_null(v, nan_is_null=types.is_floating(v.type)).to_numpy() for n, v in columns.items()}
     holes = {name: rows for name, rows in holes.items() if rows.any()}
     if not holes:
         return table, np.arange(len(table)), []
@@ -211,8 +210,8 @@ def _without_missing(
     return table, np.arange(len(table)), [f"{rows} have the mean of training rows for {few(fillable)}"]
 
 
-def _labels(source: str, values: pa.ChunkedArray) -> np.ndarray:
-    """A column of classes, owners or splits: whole numbers, or names as they are written."""
+def _labels(source: str, values: pa.ChunkedArray, feature: Mapping[str, Any] = NO_FEATURE) -> np.ndarray:
+    """A column of classes, owners or splits: whole numbers, or names as written or as Hugging Face gives them."""
     values = _decoded(values)
     if _is_text(values.type):
         return user_names.as_written(values.to_pylist())
@@ -220,12 +219,7 @@ def _labels(source: str, values: pa.ChunkedArray) -> np.ndarray:
         raise UserError(
             f"classes, owners and splits of {source} must be whole numbers or names, but one is {values.type}"
         )
-    return np.array(values.to_numpy())
-
-
-def _matched(source: str, values: pa.ChunkedArray, feature: Mapping[str, Any]) -> np.ndarray:
-    """A column of owners or splits, by the names that Hugging Face gives its numbers."""
-    numbers, names = _labels(source, values), feature.get("names") if feature.get("_type") == CLASS_LABEL else None
+    numbers, names = np.array(values.to_numpy()), feature.get("names") if feature.get("_type") == CLASS_LABEL else None
     fits = names and numbers.dtype.kind in "iu" and 0 <= numbers.min() and numbers.max() < len(names)
     return np.array(names)[numbers] if fits and names else numbers
 

@@ -1,4 +1,4 @@
-"""A user's own data set: FILE.npz, a folder of pictures, a function in FILE.py, or another tool's (`user_formats`).
+"""A user's own data set: FILE.npz, a folder of pictures, a function in FILE.py, or as another tool wrote it (READERS).
 
 The process that starts a run reads the data.  An experiment carries only their metadata (`user_metadata`).
 """
@@ -6,19 +6,36 @@ The process that starts a run reads the data.  An experiment carries only their 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.data import user_arrays, user_formats
+from fedtune.data import user_arrays, user_leaf, user_options, user_pfllib, user_pictures, user_tables
 from fedtune.data.dataset import Dataset
 from fedtune.data.user_metadata import DATASET, GROUP, DatasetInfo, ending, of_file, offered
-from fedtune.user_code import entry_points, references, user_errors, user_files
+from fedtune.data.user_options import Options, Rows
+from fedtune.user_code import entry_points, layouts, references, user_errors, user_files
 from fedtune.user_code.references import CODE
 from fedtune.user_code.user_files import UserFile
+
+Reader = tuple[Callable[[Path, Options], Rows], tuple[str, ...]]  # and the options that it takes
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        layouts.PFLLIB: (user_pfllib.read, user_options.PFLLIB),
+        layouts.LEAF: (user_leaf.read, user_options.LEAF),
+        layouts.HUGGING_FACE: (user_tables.hugging_face, user_options.COLUMNS),
+        layouts.PARQUET: (user_tables.parquet, user_options.COLUMNS),
+        ".json": (user_leaf.read, user_options.LEAF),
+        ".csv": (user_tables.csv, user_options.CSV),
+        ".tsv": (user_tables.csv, user_options.CSV),
+        ".parquet": (user_tables.parquet, user_options.COLUMNS),
+    }
+)
 
 
 def about(name: str) -> DatasetInfo:
@@ -77,7 +94,7 @@ def _read(name: str, content: str) -> Dataset:
         function = entry_points.find(GROUP, name, "data set")
         calling: AbstractContextManager[None] = user_errors.reported(f"the data set {name} failed")
     elif not _file(name).endswith(CODE):
-        return user_formats.read(name, user_files.path_of(name), user_files.call_options(name))
+        return _of_files(name, user_files.path_of(name))
     else:
         function, calling = user_files.load(name, "data set"), user_files.calling(name, "data set")
     if not callable(function):
@@ -94,6 +111,17 @@ def _read(name: str, content: str) -> Dataset:
         names = ", ".join(user_arrays.NAMES)
         raise UserError(f"{name} must return (x, y), (x, y, owner, split) or a dict of {names}, but returned {got}")
     return user_arrays.to_dataset(name, name, user_arrays.rows(name, returned))
+
+
+def _of_files(name: str, path: Path) -> Dataset:
+    """The data set of a file or folder."""
+    if path.is_dir():
+        layout = layouts.of(path)
+        reader, names = READERS[layout.kind] if layout else (user_pictures.read, ())
+    else:
+        reader, names = READERS.get(path.suffix.lower(), (user_arrays.read, ()))
+    options = user_options.parsed(name, user_files.call_options(name), names)
+    return user_arrays.to_dataset(name, str(path), reader(path, options), options)
 
 
 def _content(name: str) -> str:

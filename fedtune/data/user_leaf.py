@@ -10,48 +10,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedtune.core.errors import UserError, shown
-from fedtune.data import user_names, user_rows
+from fedtune.data import user_rows
 from fedtune.data.plain import plain
 from fedtune.data.reading import reading
-from fedtune.data.user_options import Options, Rows
+from fedtune.data.user_options import Options, Part, Rows, joined
 from fedtune.data.user_pictures import ENDINGS
 from fedtune.user_code import layouts
-
-
-class _User(NamedTuple):
-    """The rows of a user in a file."""
-
-    name: str
-    split: int
-    x: Any
-    y: np.ndarray
 
 
 def read(path: Path, options: Options) -> Rows:
     """The rows of all users, file by file."""
     files = layouts.leaf_files(path)
     users = [user for split, file in files for user in _users(file, split, options)]
-    if not users or len({(user.name, user.split) for user in users}) < len(users):
+    if not users or len({(user.owner, user.split) for user in users}) < len(users):
         raise UserError(f"{path} needs users with rows, each with a name of its own; make it again")
-    forms = ["text" if isinstance(user.x, list) else f"numbers of shape {user.x.shape[1:]}" for user in users]
-    user_rows.require_alike(path, [user.name for user in users], forms)
-    sizes = [len(user.y) for user in users]
-    texts, split = forms[0] == "text", np.repeat([user.split for user in users], sizes)
-    return Rows(
-        [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users]),
-        user_names.joined(str(path), [user.y for user in users]),
-        np.repeat([user.name for user in users], sizes),
-        split if len({split for split, _ in files}) > 1 else None,
-        kind=user_rows.TEXT if texts else "",
-    )
+    rows = joined(path, users)
+    return rows if len({split for split, _ in files}) > 1 else rows._replace(split=None)
 
 
-def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
+def _users(file: Path, split: int, options: Options) -> Iterator[Part]:
     """The users of a file that have rows."""
     with reading(file, "LEAF's JSON", "it needs users, and user_data with equally long lists x and y of each"):
         content = json.loads(file.read_bytes())
@@ -62,7 +44,9 @@ def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
     for user, x, y in found:
         if y:
             whose = f"{file}, user {user}"
-            yield _User(user, split, _rows(whose, x, options.x), _labels(whose, y))
+            rows = _rows(whose, x, options.x)
+            form = "text" if isinstance(rows, list) else f"numbers of shape {rows.shape[1:]}"
+            yield Part(user, user, split, form, rows, _labels(whose, y))
 
 
 def _rows(whose: str, x: list[Any], field: Any) -> np.ndarray | list[str]:

@@ -63,13 +63,6 @@ def owners(source: str, owner: np.ndarray) -> Named:
     return Named(numbers.astype(np.int64).reshape(-1), names, _only_case(source, names))
 
 
-def joined(source: str, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The labels of several files or users; UserError if some are text and others numbers."""
-    if len({part.dtype.kind == "U" for part in parts}) > 1:
-        raise UserError(f"y of {source} must be all numbers or all text, but holds both; write it alike everywhere")
-    return np.concatenate(parts)
-
-
 def as_written(texts: list[str]) -> np.ndarray:
     """A column of text, as numbers where each is written as a number is.
 

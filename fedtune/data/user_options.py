@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from fedtune.core.errors import UserError, shown, unknown
+from fedtune.data.user_rows import TEXT
 
 DROP, MEAN = "drop", "mean"
 
@@ -76,6 +78,39 @@ class Rows(NamedTuple):
     classes: Any = None
     kind: str = ""
     notes: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """The rows of one client and split.  place, form: which part it is, and what its rows are, for messages."""
+
+    place: str
+    owner: str | int
+    split: int
+    form: str
+    x: np.ndarray | list[str]
+    y: np.ndarray
+    note: str = ""
+
+
+def joined(source: object, parts: Sequence[Part]) -> Rows:
+    """The rows of all parts; UserError unless they have one form, and labels are all text or all numbers."""
+    for part in parts:
+        if part.form != parts[0].form:
+            raise UserError(
+                f"rows of {source} must all be alike, but are {parts[0].form} in {parts[0].place}, {part.form} in "
+                f"{part.place}"
+            )
+    if len({part.y.dtype.kind == "U" for part in parts}) > 1:
+        raise UserError(f"y of {source} must be all numbers or all text, but holds both; write it alike everywhere")
+    texts, sizes = isinstance(parts[0].x, list), [len(part.y) for part in parts]
+    return Rows(
+        x=[text for part in parts for text in part.x] if texts else np.concatenate([part.x for part in parts]),
+        y=np.concatenate([part.y for part in parts]),
+        owner=np.repeat([part.owner for part in parts], sizes),
+        split=np.repeat([part.split for part in parts], sizes),
+        kind=TEXT if texts else "",
+        notes=tuple(dict.fromkeys(part.note for part in parts if part.note)),
+    )
 
 
 def parsed(name: str, values: Mapping[str, Any], names: tuple[str, ...]) -> Options:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,14 +27,6 @@ from fedtune.user_code.user_files import UserFile
 NAMES = ("row", "client", "split")
 
 
-class _Assignment(NamedTuple):
-    """Client and split of each listed row, int64 [rows listed]."""
-
-    row: np.ndarray
-    client: np.ndarray
-    split: np.ndarray
-
-
 def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     """Read and check an experiment's partition file, and return its files with the partition's metadata.
 
@@ -47,8 +38,8 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
             f"your own partition must be FILE.npz with arrays {', '.join(NAMES)}, but got {name}; write one with "
             "np.savez or fedtune partition --save"
         )
-    assignment = _read(user_files.path_of(name), file.sha256)
-    about = {PARTITION: {"clients": int(assignment.client.max()) + 1, "rows": len(assignment.row)}}
+    row, client, _ = _read(user_files.path_of(name), file.sha256)
+    about = {PARTITION: {"clients": int(client.max()) + 1, "rows": len(row)}}
     files = tuple(f._replace(about={**f.about, **about}) if f is file else f for f in files)
     user_files.register(files)
     return files
@@ -60,12 +51,11 @@ def partition(name: str, rows: np.ndarray, total: int) -> Partition:
     Rows missing from `rows` (because of skip_classes) belong to no client.  UserError for a row that does not exist.
     """
     path = user_files.path_of(name)
-    a = _read(path, user_files.of_data(path).sha256)
-    if a.row.max() >= total:
-        raise UserError(f"{path} lists row {a.row.max()}, but the data set has rows 0 to {total - 1}")
-    used = np.isin(a.row, rows)
-    clients = int(a.client.max()) + 1
-    return collect(np.searchsorted(rows, a.row[used]), a.client[used], a.split[used], clients)
+    row, client, split = _read(path, user_files.of_data(path).sha256)
+    if row.max() >= total:
+        raise UserError(f"{path} lists row {row.max()}, but the data set has rows 0 to {total - 1}")
+    used = np.isin(row, rows)
+    return collect(np.searchsorted(rows, row[used]), client[used], split[used], int(client.max()) + 1)
 
 
 def write(path: Path, parts: Partition) -> None:
@@ -81,8 +71,8 @@ def write(path: Path, parts: Partition) -> None:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, sha256: str) -> _Assignment:
-    """Read and check a file, once for the same content."""
+def _read(path: Path, sha256: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, client and split of a file, int64 [rows listed], checked and read once for the same content."""
     arrays = user_arrays.read_npz(path, NAMES)
     shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
     if {*arrays} != {*NAMES} or len({a.shape for a in arrays.values()}) > 1 or arrays["row"].ndim != 1:
@@ -108,4 +98,4 @@ def _read(path: Path, sha256: str) -> _Assignment:
         raise UserError(
             f"clients of {path} must be numbered from 0 without gaps, but {gap} of 0 to {numbers[-1]} has no rows"
         )
-    return _Assignment(row, client, split)
+    return row, client, split

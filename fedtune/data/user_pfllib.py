@@ -14,10 +14,10 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import user_names, user_rows
+from fedtune.data import user_rows
 from fedtune.data.plain import plain
 from fedtune.data.reading import reading
-from fedtune.data.user_options import Options, Rows
+from fedtune.data.user_options import Options, Part, Rows, joined
 
 TRAIN, TEST = SPLITS = ("train", "test")
 CONFIG = "config.json"
@@ -26,16 +26,9 @@ MEMBER = "data"  # the name of the array in an .npz
 
 def read(folder: Path, options: Options) -> Rows:
     """The rows of all clients, client by client, training rows first; owners are the files' numbers."""
-    numbers = clients(folder)
-    files = [(s, k, folder / name / f"{k}.npz") for s, name in ((0, TRAIN), (2, TEST)) for k in numbers]
-    contents = [_arrays(file, options.trust) for _, _, file in files]
-    forms = [f"{x.dtype.kind} of shape {x.shape[1:]}" for x, *_ in contents]
-    user_rows.require_alike(folder, [str(file) for *_, file in files], forms)
-    sizes = [len(y) for _, y, _ in contents]
-    split, owner = (np.repeat([file[i] for file in files], sizes) for i in (0, 1))
-    y = user_names.joined(str(folder), [y for _, y, _ in contents])
-    notes = tuple(dict.fromkeys(note for *_, note in contents if note))
-    return Rows(np.concatenate([x for x, *_ in contents]), y, owner, split, _classes(folder, y), notes=notes)
+    files = [(s, k, folder / name / f"{k}.npz") for s, name in ((0, TRAIN), (2, TEST)) for k in clients(folder)]
+    rows = joined(folder, [_part(file, k, split, options.trust) for split, k, file in files])
+    return rows._replace(classes=_classes(folder, rows.y))
 
 
 def clients(folder: Path) -> list[int]:
@@ -81,8 +74,8 @@ def content(file: Path, trust: bool, how: str = "(trust=True) after the folder's
         return dict(value)
 
 
-def _arrays(file: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
-    """Rows and labels of a file, and a note."""
+def _part(file: Path, client: int, split: int, trust: bool) -> Part:
+    """The rows of a file."""
     arrays = content(file, trust)
     rows, note = arrays["x"], ""
     if isinstance(rows, np.ndarray) and rows.dtype.hasobject and rows.ndim == 2 and rows.shape[1] == 2:
@@ -91,7 +84,8 @@ def _arrays(file: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
     user_rows.require_rows(str(file), x)
     if y.size != len(x):
         raise UserError(f"y of {file} must be one class per row, but has shape {y.shape}; make the data again")
-    return x, y.ravel(), note
+    form = f"{x.dtype.kind} of shape {x.shape[1:]}"
+    return Part(str(file), client, split, form, x=x, y=y.ravel(), note=note)
 
 
 def _classes(folder: Path, y: np.ndarray) -> list[str] | None:

@@ -8,65 +8,18 @@ counted.  Only the pictures that some client holds are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import picture
-from fedtune.data.dataset import PICTURES, split_of
+from fedtune.data.dataset import PICTURES, Pictures, split_of
 from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import layouts
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnPictures:
-    """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`).
-
-    files   paths, or encoded pictures (`picture.Encoded`).
-    size    (height, width) of all, (0, 0) if they differ.
-    side    that they are resized to; 0: not resized.
-    """
-
-    files: Sequence[Any]
-    channels: int
-    depth: str
-    size: tuple[int, int]
-    side: int = 0
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.files)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, channels, height, width), like an array's."""
-        return len(self), self.channels, *((self.side, self.side) if self.side else self.size)
-
-    def sized(self, side: int) -> OwnPictures:
-        """The same pictures resized to squares of this side; 0: not resized."""
-        return replace(self, side=side)
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Read these rows; UserError for a file that cannot be read."""
-        x = np.empty((len(rows), *self.shape[1:]), np.float32)
-        for place, row in zip(x, rows.tolist(), strict=True):
-            place[:] = picture.pixels(self.files[row], self.channels, self.depth, self.shape[:1:-1])  # type: ignore[arg-type]
-        return x
-
-
-class _Row(NamedTuple):
-    """A picture of a class, in the order of rows."""
-
-    split: int
-    name: str  # of the class
-    folder: str
-    file: Path
 
 
 def read(folder: Path, _: Options) -> Rows:
@@ -75,29 +28,29 @@ def read(folder: Path, _: Options) -> Rows:
     UserError for a folder without pictures, with one class, with an empty class, or with a file that is not a valid
     picture.
     """
-    files = layouts.files_in(folder)
-    splits = _split_folders(folder)
+    files, splits = layouts.files_in(folder), _split_folders(folder)
     rows = sorted(_rows(folder, splits, files))
     expected = f"{folder.name}/dog/1.png, {folder.name}/cat/2.png, or in folders train, val and test of such folders"
     for part in map(folder.joinpath, splits or [""]):
-        if empty := sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
+        held = {name for _, name, _, file in rows if part in file.parents}
+        if empty := sorted({f.name for f in _folders(part)} - held):
             raise UserError(f"every class folder needs pictures, but {part / empty[0]} has none; fill or remove it")
         if splits and not _folders(part):
             raise UserError(f"{part} needs class folders with pictures: {expected}")
-    names = sorted({row.name for row in rows})
+    names = sorted({name for _, name, *_ in rows})
     if len(names) < 2:
         raise UserError(f"a folder of pictures needs two or more class folders, {expected}, but {folder} has {names}")
-    x = pictures_of(folder, [row.file for row in rows])
-    notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.channels == len("RGBA"))
+    x = pictures_of(folder, [file for *_, file in rows])
+    notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.form[0] == len("RGBA"))
     if rest := sorted(set(files) - set(x.files)):
         skipped = f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder"
         notes.append(f"{skipped}; the first is {rest[0]}")
-    y, split = [names.index(row.name) for row in rows], [row.split for row in rows] if splits else None
+    y, split = [names.index(name) for _, name, *_ in rows], [split for split, *_ in rows] if splits else None
     return Rows(x, y, split=split, classes=names, kind=PICTURES, notes=tuple(notes))
 
 
-def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[_Row]:
-    """The pictures in class folders.  splits: the split of each split folder, if there are any."""
+def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[tuple[int, str, str, Path]]:
+    """Split, class, folder and file of each picture in a class folder.  splits: of the split folders, if any."""
     depth = 1 if splits else 0
     for file in files:
         parts = file.relative_to(folder).parts
@@ -105,7 +58,7 @@ def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[_
         if hidden or file.suffix.lower() not in ENDINGS or len(parts) < depth + 2:
             continue
         if not splits or parts[0] in splits:
-            yield _Row(splits.get(parts[0], 0), parts[depth], str(file.parent), file)
+            yield splits.get(parts[0], 0), parts[depth], str(file.parent), file
 
 
 def _split_folders(folder: Path) -> dict[str, int]:
@@ -135,7 +88,7 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
 
 
-def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
+def pictures_of(source: Path | str, files: Sequence[Any]) -> Pictures:
     """The pictures, with a fourth channel if any is not opaque; UserError if their depths differ.
 
     files: paths, or encoded pictures (`picture.Encoded`).
@@ -150,4 +103,5 @@ def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
     sizes = {(form.height, form.width) for form in forms}
     size = sizes.pop() if len(sizes) == 1 else (0, 0)
-    return OwnPictures(files=files, channels=4 if alpha else 3, depth=forms[0].depth, size=size)
+    channels = 4 if alpha else 3
+    return Pictures(files=files, form=(channels, *size), read=partial(picture.pixels, channels, forms[0].depth))

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fedtune.core.errors import UserError
@@ -37,13 +35,6 @@ def require_rows(source: str, x: np.ndarray, missing: bool = False) -> None:
             f"x of {source} must be finite, but {int((~finite).sum())} rows are not, the first is row "
             f"{int(finite.argmin())}; leave them out or fill them in"
         )
-
-
-def require_alike(source: object, parts: Sequence[str], forms: Sequence[str]) -> None:
-    """UserError unless the rows of all parts have one form.  parts: their names."""
-    for part, form in zip(parts, forms, strict=True):
-        if form != forms[0]:
-            raise UserError(f"rows of {source} must all be alike, but are {forms[0]} in {parts[0]}, {form} in {part}")
 
 
 def kind_of(x: np.ndarray) -> str:

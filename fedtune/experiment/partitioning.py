@@ -15,7 +15,7 @@ from fedtune.data.assignment import Held, Partition, by_split
 from fedtune.data.dataset import PICTURES
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
-from fedtune.data.shifts import Shifts, shifted
+from fedtune.data.shifts import shifted
 from fedtune.experiment.rows_in_play import last_group, left_out, rows_in_play
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
@@ -44,8 +44,7 @@ def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
         shape = np.asarray(federation.x).shape[1:]
         kind = data.kind if data.kind == PICTURES else user_rows.resolved(data.name, data.kind, shape, scenario.x_as)
         federation = prepared(federation, data.name, kind, scenario.normalise == "train")
-    shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
-    return shifted(federation, shifts, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
+    return shifted(federation, scenario, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
 
 
 def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:

@@ -7,7 +7,7 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
 from fedtune.data import flwr_partitions, user_metadata
-from fedtune.data.allocation import rounded_down
+from fedtune.data.assignment import rounded_down
 from fedtune.data.dataset import Dataset
 from fedtune.data.federation import Owners
 from fedtune.experiment.scenario import USES, Scenario

@@ -11,7 +11,7 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
-from fedtune.data.allocation import rounded_down
+from fedtune.data.assignment import rounded_down
 from fedtune.data.dataset import PICTURES
 from fedtune.experiment import scenarios
 from fedtune.experiment.rows_in_play import kept_rows

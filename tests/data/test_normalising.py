@@ -79,6 +79,20 @@ def test_what_would_become_one_number_is_refused(
         column(values, normalise=normalise)(tmp_path)
 
 
+WHOLE = [(2**53, "i8"), (-(2**63), "i8"), (65535, "u2")]
+ROUNDED = [(2**53 + 1, "i8"), (2**63 - 1, "i8"), (2**64 - 1, "u8"), (2**24 + 1, "i4")]
+
+
+@pytest.mark.parametrize(("number", "kind"), WHOLE + ROUNDED)
+def test_whole_numbers_as_given_are_kept_or_refused(number: int, kind: str, tmp_path: Path) -> None:
+    given = column(np.full(60, number, kind), normalise="none")
+    if (number, kind) in WHOLE:
+        assert (given(tmp_path).astype(kind) == number).all()
+        return
+    with pytest.raises(UserError, match="whole numbers that float32 cannot represent"):
+        given(tmp_path)
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int64, np.float64, bool])
 def test_images_of_every_type_say_the_same(kind: type, tmp_path: Path) -> None:
     dark = RNG.integers(0, 2, (40, 1, 4, 4))

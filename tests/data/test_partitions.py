@@ -1,16 +1,15 @@
-"""The properties of the five partitions, and the errors for what no partition can meet."""
+"""The properties of the partitions, and the errors for what no partition can meet."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedtune.core.errors import UserError
-from fedtune.data import datasets
+from fedtune.data import skews
 from fedtune.data.assignment import Partition, split
 from fedtune.data.partitions import dirichlet, fedgen, iid, natural, ways_shots
 
@@ -45,12 +44,30 @@ def nat(owner: np.ndarray = OWNER, seed: int = 0, **changes: Any) -> Partition:
     return split(natural(owner, rng=rng(seed), **numbers), numbers["clients"], 0.1, 0.2)
 
 
+HOSPITAL = np.random.default_rng(8).permutation(np.repeat([3, 7, 9], [3150, 2450, 1400]))
+SKEWS: dict[str, Any] = {  # laws of sizes and domains, each with its arguments
+    "shards": (skews.shards, {"y": Y, "shards": 2}),
+    "quantity": (skews.quantity, {"rows": len(Y), "alpha": 0.5, "floor": 5}),
+    "power-law": (skews.power_law, {"rows": len(Y), "power": 1.0, "floor": 5}),
+    "domains": (skews.domains, {"owner": HOSPITAL}),
+}
+
+
+def skewed(name: str, seed: int = 0, clients: int = 20, **changes: Any) -> Partition:
+    law, arguments = SKEWS[name]
+    return split(law(**(arguments | changes), clients=clients, rng=rng(seed)), clients, 0.1, 0.2)
+
+
+def of_clients(p: Partition) -> list[np.ndarray]:
+    return [np.concatenate(parts) for parts in zip(*p, strict=True)]
+
+
 def all_rows(p: Partition) -> np.ndarray:
     return np.concatenate(p.train + p.val + p.test)
 
 
 def sizes(p: Partition) -> np.ndarray:
-    return np.array([sum(map(len, parts)) for parts in zip(*p, strict=True)])
+    return np.array([len(rows) for rows in of_clients(p)])
 
 
 def same(a: Partition, b: Partition) -> bool:
@@ -62,7 +79,11 @@ def assert_whole(p: Partition, rows: int) -> None:
     assert min(len(part) for parts in p for part in parts) >= 1
 
 
-@pytest.mark.parametrize("deal", [ws, dir_, lambda seed: split(iid(Y, 20, rng(seed)), 20, 0.1, 0.2), fg, nat])
+def dealt_iid(seed: int) -> Partition:
+    return split(iid(Y, 20, rng(seed)), 20, 0.1, 0.2)
+
+
+@pytest.mark.parametrize("deal", [ws, dir_, dealt_iid, fg, nat, *(partial(skewed, name) for name in SKEWS)])
 def test_one_seed_one_partition_of_disjoint_int64_rows(deal: Any) -> None:
     p = deal(seed=3)
     assert same(p, deal(seed=3)) and not same(p, deal(seed=4))
@@ -70,6 +91,10 @@ def test_one_seed_one_partition_of_disjoint_int64_rows(deal: Any) -> None:
     assert all(part.dtype == np.int64 for parts in p for part in parts)
     rows = all_rows(p)
     assert len(np.unique(rows)) == len(rows)
+    if deal not in (ws, fg, nat):
+        assert_whole(p, len(Y))
+        np.testing.assert_array_equal([len(rows) for rows in p.val], np.clip(np.rint(0.1 * sizes(p)), 1, None))
+        np.testing.assert_array_equal([len(rows) for rows in p.test], np.clip(np.rint(0.2 * sizes(p)), 1, None))
 
 
 def test_ways_shots_gives_every_class_of_a_client_the_same_number_of_rows() -> None:
@@ -286,20 +311,6 @@ def test_ten_thousand_clients_share_rows_out() -> None:
     assert len(rows) == len(set(rows)) == np.isin(owner, owner[rows]).sum()  # all rows of all owners that were drawn
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
-def test_on_fashion_mnist_the_facts_of_the_released_split_hold(alpha: float) -> None:
-    root = Path(os.environ.get("FEDTUNE_DATA_DIR", ""))
-    if not os.environ.get("FEDTUNE_DATA_DIR") or not (root / datasets.SOURCES["fashion-mnist"].folder).is_dir():
-        pytest.skip("FEDTUNE_DATA_DIR does not name a folder with Fashion-MNIST")
-    y = datasets.load("fashion-mnist").y
-    p = fg(y, 60_000, alpha=alpha, share=0.5, floor=100)
-    counts = dealt(p, y)
-    assert (counts.sum(0) == 1500).all() and counts.sum(1).min() >= 100  # a quarter of the rows, not a half
-    np.testing.assert_array_equal(scored(p, y), 50 * (counts > 0))
-    assert 7500 < scored(p, y).sum() <= 10_000  # their draws: 8000 at 0.3 and 9950 at 1
-    assert len(np.unique(all_rows(p))) == len(all_rows(p))
-
-
 # ------------------------------------------------------------------------------------------------------- natural
 
 
@@ -319,18 +330,95 @@ def test_natural_draws_every_person_equally_often() -> None:
     assert (np.abs(np.bincount(seen, minlength=10) - 150) < 5 * (500 * 0.3 * 0.7) ** 0.5).all()
 
 
+# --------------------------------------------------------------------------------------------------------- skews
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_a_client_of_s_shards_holds_s_runs_of_the_rows_sorted_by_class(shards: int) -> None:
+    p = skewed("shards", clients=10, shards=shards)
+    assert (sizes(p) == 700).all()
+    for rows in of_clients(p):  # a shard of 700 / s rows lies within a class of 700
+        held, counts = np.unique(Y[rows], return_counts=True)
+        assert len(held) <= shards and (counts % (700 // shards) == 0).all()
+    with_all = [len(np.unique(Y[rows])) for rows in of_clients(skewed("shards", clients=10, shards=700))]
+    assert min(with_all) == 10  # a row a shard: the limit is iid
+
+
+def test_shards_are_dealt_without_favour() -> None:
+    """McMahan's 200 shards of ten classes: two of a client are of one class with probability 19 / 199."""
+    same = [len(np.unique(Y[rows])) == 1 for s in range(60) for rows in of_clients(skewed("shards", s, clients=100))]
+    assert abs(np.mean(same) - 19 / 199) < 5 * (0.1 * 0.9 / len(same)) ** 0.5
+
+
+def test_shards_of_odd_sizes_differ_by_a_row_at_most() -> None:
+    assert np.ptp(sizes(skewed("shards", clients=7, shards=3))) <= 3
+    assert sizes(skewed("shards", clients=2100, shards=3)).min() >= 3
+
+
+def test_quantity_skews_sizes_by_the_moments_of_dirichlet_and_leaves_classes_alone() -> None:
+    shares = np.array([sizes(skewed("quantity", s, clients=4, alpha=2.0, floor=3)) for s in range(400)]) / len(Y)
+    std = (0.25 * 0.75 / (4 * 2.0 + 1)) ** 0.5
+    np.testing.assert_allclose(shares.mean(0), 0.25, atol=5 * std / 400**0.5)
+    np.testing.assert_allclose(shares.std(), std, rtol=0.1)
+    largest = max(of_clients(skewed("quantity")), key=len)
+    assert (np.abs(np.bincount(Y[largest]) / len(largest) - 0.1) < 5 * (0.09 / len(largest)) ** 0.5).all()
+    assert np.ptp(sizes(skewed("quantity", alpha=1e9))) <= 1
+    assert sizes(skewed("quantity", alpha=1e-3, floor=50)).min() == 50
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
+def test_sizes_fall_by_the_power_of_the_rank(power: float) -> None:
+    n = np.sort(sizes(skewed("power-law", power=power, clients=5, floor=3)))[::-1]
+    law = np.arange(1, 6.0) ** -power
+    np.testing.assert_allclose(n, len(Y) * law / law.sum(), atol=1)
+
+
+def test_the_largest_give_what_others_lack_to_the_floor() -> None:
+    assert sizes(skewed("power-law", power=30.0, floor=20)).min() == 20
+    firsts = [int(sizes(skewed("power-law", s, clients=4)).argmax()) for s in range(200)]
+    assert (np.abs(np.bincount(firsts, minlength=4) - 50) < 5 * (200 * 0.25 * 0.75) ** 0.5).all()
+
+
+def test_a_client_holds_one_domain_and_those_of_a_domain_share_it_evenly() -> None:
+    p = skewed("domains", clients=7)
+    for k, rows in enumerate(of_clients(p)):
+        assert set(HOSPITAL[rows]) == {[3, 7, 9][k % 3]}
+    assert sizes(p).tolist() == [1050, 1225, 700, 1050, 1225, 700, 1050]
+    assert sizes(skewed("domains", clients=3)).tolist() == [3150, 2450, 1400]
+
+
+def test_thinning_keeps_of_each_client_a_power_of_its_rank() -> None:
+    p = skewed("power-law", power=0.0, clients=10)
+    n = np.array([len(rows) for rows in p.train])
+    kept = skews.thinned(p, 1.0, seed=5)
+    np.testing.assert_array_equal(
+        np.sort([len(rows) for rows in kept.train]), np.sort(np.rint(n / np.arange(1.0, 11)).astype(int))
+    )
+    less = skews.thinned(p, 2.0, seed=5)
+    for whole, some, few in zip(p.train, kept.train, less.train, strict=True):
+        assert set(few) <= set(some) <= set(whole) and len(few) >= 1
+    assert kept.val is p.val and kept.test is p.test
+    assert skews.thinned(p, 0.0, seed=5) is p
+    assert min(len(rows) for rows in skews.thinned(p, 50.0, seed=5).train) == 1
+
+
 IMPOSSIBLE: list[tuple[Any, dict[str, Any], str]] = [  # what no partition can meet, and what is said
     (ws, {"ways": 11}, "ways is 11, but the data set has 10 classes"),
     (ws, {"clients": 1, "shots": 900}, "take fewer shots"),
     (ws, {"test_shots": 60}, r"test rows and has \d+: take fewer"),
     (dir_, {"clients": 701}, "need 7010 rows, but there are 7000: take 700 clients or fewer"),
     (lambda clients: iid(Y, clients, rng()), {"clients": 2334}, "take 2333 clients or fewer"),
-    (fg, {"clients": 601, "floor": 10}, "need 6010 rows, but 6000 are"),
-    (fg, {"share": 0.01}, "need 100 rows, but 30 are .* larger share"),
+    (fg, {"clients": 601, "floor": 10}, "need 6010 rows, but there are 6000"),
+    (fg, {"share": 0.01}, "need 100 rows, but there are 30: .* larger share"),
     (fg, {"clients": 4, "floor": 1500}, r"the best of 5000 draws left one with \d+: take a lower floor"),
     (fg, {"clients": 300, "alpha": 100.0, "floor": 3}, r"300 clients share \d+ to \d+ rows a class: take fewer"),
     (nat, {"owners": 16}, "20 clients of 16 owners each need 320, but there are 300: take fewer clients"),
     (nat, {"share": 0.6}, "20 clients of 10 owners each need 200, but there are 180: .* or a larger share"),
+    (partial(skewed, "shards"), {"shards": 351}, "20 clients of 351 shards each need 7020 rows, but there are 7000"),
+    (partial(skewed, "shards"), {"clients": 2334}, "take 2333 clients or fewer"),
+    (partial(skewed, "quantity"), {"floor": 351}, "need 7020 rows"),
+    (partial(skewed, "domains"), {"clients": 2}, "for each of the 3 domains, but clients is 2: give --clients 3"),
+    (partial(skewed, "domains"), {"clients": 3000}, r"needs 3 rows, .* with \d+ rows for 1000 clients, .*; take fewer"),
     (nat, {"owner": np.repeat(np.arange(40), 2), "owners": 1}, "owners have fewer: 0 with 2 rows for 1 client, .*, …"),
 ]
 

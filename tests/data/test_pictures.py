@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.user_data import made, pictures, saved, taken
+from support.user_data import loaded, made, pictures, refused, saved, taken
 
-from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.experiment import user_scenario
 
@@ -148,6 +147,7 @@ def ppm(path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "no picture": (lambda p: p.write_text("no"), "png", "0.png cannot be read as a picture.* save it as PNG, JPEG"),
     "an animated PNG": (animated, "png", "has 3 frames, .*; save it as a single picture"),
     "a TIFF of pages": (animated, "tif", "has 3 frames"),
     "an animated WebP": (animated, "webp", "has 3 frames"),
@@ -169,16 +169,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_would_lose_something_is_refused(what: str, tmp_path: Path) -> None:
     write, ending, message = REFUSED[what]
-    folder_of(tmp_path / "pets", write, ending)
-    with pytest.raises(UserError, match=message):
-        first(tmp_path / "pets")
-
-
-def test_pictures_of_two_depths_are_refused(tmp_path: Path) -> None:
-    folder_of(tmp_path / "pets", image(GREY))
-    image(DEEP)(tmp_path / "pets" / "dog" / "x.png")
-    with pytest.raises(UserError, match="must have the same depth, but .*0.png has 8 bits and .*x.png has 16 bits"):
-        taken(tmp_path / "pets", "iid", clients=2)
+    refused(message, folder_of(tmp_path / "pets", write, ending))
 
 
 SMOOTH = np.add.outer(np.arange(6) * 20, np.arange(9) * 10).astype(np.uint8)
@@ -228,12 +219,13 @@ def test_folders_are_walked_as_torchvision_walks_them(tmp_path: Path) -> None:
 
     pictures(tmp_path / "pets")
     for deeper in ("pets/dog/2020", "pets/dog/2020/may", "pets/cat/old ones"):
-        image(COLOUR)((tmp_path / deeper / "x.PNG") if not (tmp_path / deeper).mkdir(parents=True) else tmp_path)
+        (tmp_path / deeper).mkdir(parents=True)
+        image(COLOUR)(tmp_path / deeper / "x.PNG")
     pictures(tmp_path / "elsewhere", ("bird",))
     (tmp_path / "pets" / "bird").symlink_to(tmp_path / "elsewhere" / "bird")
     (tmp_path / "pets" / "dog" / "link.png").symlink_to(tmp_path / "elsewhere" / "bird" / "00.png")
     theirs = torchvision.ImageFolder(str(tmp_path / "pets"))
-    data = datasets.load(taken(tmp_path / "pets", "iid", clients=3, image_size=8).dataset)
+    data = loaded(tmp_path / "pets", image_size=8)
     assert [(str(f), c) for f, c in zip(data.x.files, data.y, strict=True)] == theirs.samples
     assert data.class_names == tuple(theirs.classes) and not data.notes
 
@@ -263,12 +255,12 @@ def test_folders_of_a_split_are_known_however_they_are_called(
 ) -> None:
     for name in names:
         pictures(tmp_path / "pets" / name, each=12 if name.lower().startswith("train") else 6)
-    data = datasets.load(taken(tmp_path / "pets", "iid", clients=3).dataset)
+    data = loaded(tmp_path / "pets")
     assert np.bincount(data.split, minlength=3).tolist() == counts and data.class_names == ("cat", "dog")
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    data = datasets.load(taken(pictures(tmp_path / "cars", ("bus", "train")), "iid", clients=3).dataset)
+    data = loaded(pictures(tmp_path / "cars", ("bus", "train")))
     assert data.split is None and data.class_names == ("bus", "train")
 
 
@@ -295,8 +287,16 @@ def pets(change: Callable[[Path], Any]) -> Callable[[Path], Any]:
     return lambda folder: change(pictures(folder))
 
 
+def loose(folder: Path) -> None:
+    """A part whose pictures lie in no class folder."""
+    pictures(folder / "train")
+    (folder / "test").mkdir()
+    image(COLOUR)(folder / "test" / "1.png")
+
+
 SPLITS = "must all lie in folders train and test, .* but .* has"
 OPEN: list[tuple[Callable[[Path], Any], str]] = [
+    (pets(lambda f: image(DEEP)(f / "dog" / "x.png")), "same depth, but .*0.png has 8 bits and .*x.png has 16 bits"),
     (pets(lambda f: (f / "bird").mkdir()), "every class folder needs pictures, but .*bird has none; fill or remove it"),
     (pets(lambda f: (f / "dog" / "up").symlink_to(f)), "it is a link to a folder that contains it"),
     (pets(lambda f: (f / "dog" / "x.png").symlink_to(f / "no")), "No such file"),
@@ -304,6 +304,7 @@ OPEN: list[tuple[Callable[[Path], Any], str]] = [
     (splits("train", "valid"), f"{SPLITS} train, valid"),
     (splits("dev", "test"), f"{SPLITS} dev, test"),
     (splits("train", "test", "extra"), f"{SPLITS} test, train, extra"),
+    (loose, "test needs class folders with pictures"),
     (splits("pets"), r"needs two or more class folders, .* has \['pets'\]"),
     *((splits("train", other), f"has cat in train and in {other}: .* rename train") for other in ("eval", "train2")),
 ]
@@ -313,5 +314,4 @@ OPEN: list[tuple[Callable[[Path], Any], str]] = [
 def test_a_folder_that_leaves_open_what_is_meant_is_refused(i: int, tmp_path: Path) -> None:
     make, message = OPEN[i]
     make(tmp_path / "pets")
-    with pytest.raises(UserError, match=message):
-        taken(tmp_path / "pets", "iid", clients=3)
+    refused(message, tmp_path / "pets")

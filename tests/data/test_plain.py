@@ -38,6 +38,7 @@ TAKEN: dict[str, tuple[Any, np.ndarray]] = {
     "a table of whole and real numbers": (pd.DataFrame({"a": [1, 3, 5], "b": X[:, 1]}), X),
     "a table of whole numbers and bools": (pd.DataFrame({"a": [7, 8], "b": [True, False]}), np.array([[7, 1], [8, 0]])),
     "a table of nullable types": (pd.DataFrame(X).convert_dtypes().astype({0: "Int64", 1: "Float32"}), X),
+    "a table with a name twice": (pd.DataFrame(ROWS, columns=["age", "age"]), ROWS),
     "a nullable column": (pd.array([1, 0, 1], dtype="Int8"), np.array([1, 0, 1])),
     "nullable bools": (pd.Series([True, False], dtype="boolean"), np.array([True, False])),
     "nullable text": (pd.Series(["a", "b"], dtype="string"), np.array(["a", "b"])),
@@ -119,18 +120,14 @@ def dataset(arrays: dict[str, Any]) -> Dataset:
     return to_dataset("here", "here", rows("here", arrays))
 
 
-def test_a_column_of_classes_is_taken_and_a_one_hot_table_is_told() -> None:
+def test_a_column_of_classes_is_taken_and_what_is_none_is_told() -> None:
     data = dataset({"x": ROWS, "y": pd.DataFrame({"y": Y}), "owner": Y[:, None]})
     assert data.y.tolist() == data.owner.tolist() == Y.tolist()
-    with pytest.raises(UserError, match=r"y of here must be one value for each .* \(4, 2\); .*y.argmax"):
-        dataset({"x": ROWS, "y": np.eye(2)[Y]})
-
-
-def test_columns_of_one_name_are_all_there() -> None:
-    two = pd.DataFrame(ROWS[:, :2], columns=["age", "age"])
-    np.testing.assert_array_equal(plain("here", "x", two), ROWS[:, :2])
-    with pytest.raises(UserError, match="y of here must be one value for each"):
-        dataset({"x": ROWS, "y": pd.DataFrame(np.eye(2)[Y], columns=["a", "a"])})
+    for y in (np.eye(2)[Y], pd.DataFrame(np.eye(2)[Y], columns=["a", "a"])):
+        with pytest.raises(UserError, match=r"y of here must be one value for each .* \(4, 2\); .*y.argmax"):
+            dataset({"x": ROWS, "y": y})
+    with pytest.raises(UserError, match="x of here must be numbers of .*; for text give x.astype"):
+        dataset({"x": ROWS.astype(str), "y": Y})
 
 
 def test_tables_indexed_in_two_orders_are_refused() -> None:
@@ -141,8 +138,3 @@ def test_tables_indexed_in_two_orders_are_refused() -> None:
         dataset({"x": x.set_axis(["a", 1, 2, 3]), "y": y[:3]})
     for index in (range(4), [7, 5, 6, 9]):  # of a selection
         assert dataset({"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()
-
-
-def test_text_for_x_is_told() -> None:
-    with pytest.raises(UserError, match="x of here must be numbers of .*; for text give x.astype"):
-        dataset({"x": ROWS.astype(str), "y": Y})

@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from fedtune.core.errors import UserError
 from fedtune.data import datasets, user_data, user_partition
+from fedtune.data.dataset import Dataset
 from fedtune.data.federation import Federation
 from fedtune.experiment import partitioning, user_scenario
 from fedtune.experiment.scenario import Scenario
@@ -58,3 +61,15 @@ def taken(dataset: str | Path, partition: str | Path = "", **fields: Any) -> Sce
 
 def made(scenario: Scenario, seed: int = 0) -> Federation:
     return partitioning.make(scenario, seed)
+
+
+def loaded(dataset: str | Path, partition: str = "iid", **fields: Any) -> Dataset:
+    """A data set as a command reads it."""
+    return datasets.load(taken(dataset, partition, **({"clients": 2} | fields)).dataset)
+
+
+def refused(message: str, dataset: str | Path, partition: str | Path = "iid", **fields: Any) -> None:
+    """A data set or a partition of it is refused in a line with these words."""
+    with pytest.raises((UserError, FileNotFoundError), match=message) as error:
+        made(taken(dataset, partition, **({"clients": 2} if partition == "iid" else {}), **fields))
+    assert "\n" not in str(error.value)
