@@ -217,7 +217,7 @@ def options() -> str:
     return table(("option", "of", "what it does"), rows)
 
 
-SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable widening".split()
+SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable".split()
 ROOMS: dict[str, tuple[float, str]] = {  # thousand lines that a room may have, and its files
     "users' code": (1.3, "fedtune/user_code/* fedtune/experiment/user_* fedtune/nn/user_* fedtune/runs/user_*"),
     "stack or loop": (
