@@ -48,8 +48,8 @@ class ResumableLimit(ConcurrencyLimiter):
 class TrialRows(tune.Callback, Mapping[str, list[Row]]):
     """Every result of every trial as the driver receives it, in the order of their first ones.
 
-    Those of a trial that has ended are packed: sixty rounds as dictionaries are 240 kB, packed 17 kB; Tune forgets the
-    rest.  Tune's own log of a trial is no substitute: population based training rewrites it from a stale copy.
+    Those of a trial that has ended are packed: sixty rounds as dictionaries are 240 kB, packed 17 kB.  Tune's own log
+    of a trial is no substitute: population based training rewrites it from a stale copy.
     """
 
     def __init__(self, before: Mapping[str, list[Row]] | None = None, goal: Collection[str] = ()) -> None:
@@ -195,11 +195,16 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
         scheduler: Any = StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
     else:
         searcher, scheduler = _searching(s)
+    if isinstance(searcher, BasicVariantGenerator):
+        searcher.max_concurrent = s.concurrent
+    else:
+        limit = RunningLimit if isinstance(scheduler, Promotion) else ResumableLimit
+        searcher = limit(searcher, s.concurrent)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if population else None,
         tune_config=tune.TuneConfig(
-            search_alg=_limited(searcher, scheduler, s.concurrent),
+            search_alg=searcher,
             scheduler=scheduler,
             num_samples=p.trials,
             max_concurrent_trials=s.concurrent,
@@ -217,13 +222,6 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),
     )
-
-
-def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
-    if isinstance(searcher, BasicVariantGenerator):
-        searcher.max_concurrent = concurrent
-        return searcher
-    return (RunningLimit if isinstance(scheduler, Promotion) else ResumableLimit)(searcher, concurrent)
 
 
 def _innermost(tuner: tune.Tuner) -> Any:
@@ -264,7 +262,7 @@ class ReplaySearcher(Searcher):
     """Suggests what another search tried, in its order."""
 
     def __init__(self, configs: list[Config], goal: Goal) -> None:
-        """configs: what the other search tried, in its order.  goal: what it went for."""
+        """configs: in that order."""
         super().__init__(metric=goal.attribute, mode=goal.first.mode)
         self.configs = configs
         self.places: dict[str, int] = {}  # trial -> its place in that order

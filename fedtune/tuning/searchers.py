@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.objectives import BY_ACCURACY, Goal
+from fedtune.core.objectives import Goal
 from fedtune.tuning import schedulers
 
 if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search --help` names the rows
@@ -25,7 +24,7 @@ class SearcherKind:
 
     sampler            Optuna's sampler for a seed
     takes_objectives   it can go for two objectives
-    takes_conditions   the space may have hyperparameters that exist only where others have certain values
+    takes_conditions   hyperparameters may exist only where others have certain values
     takes_constraints  it learns which configurations break one, or learns nothing at all
     is_grid            it tries every point of a grid, in order
     startup            trials that it draws at random before it learns from any; 0: it learns from the first, or never
@@ -94,15 +93,14 @@ def searcher(
     outside: Sequence[Config],
     seed: int,
     study: str,
-    goal: Goal = BY_ACCURACY,
-    log: Path | None = None,
+    *,
     population: bool = False,
-    once: bool = False,
+    **options: Any,
 ) -> Searcher | SearchAlgorithm:
     """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
 
-    study: its name in Optuna.  log: where it writes down what it suggests.  population: the scheduler moves
-    configurations itself and wants them drawn at random.  once: no configuration is suggested twice.
+    population: the scheduler moves configurations itself and wants them drawn at random.  study and options are those
+    of `OptunaSearcher`.
     """
     from ray.tune.search import BasicVariantGenerator
 
@@ -111,16 +109,8 @@ def searcher(
     sampler = find(name).sampler(seed)
     if population:
         return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
-    return OptunaSearcher(
-        space=_of_points(points) if space.is_grid else space,
-        sampler=sampler,
-        study=study,
-        goal=goal,
-        points=points,
-        outside=outside,
-        log=log,
-        once=once,
-    )
+    space = _of_points(points) if space.is_grid else space
+    return OptunaSearcher(space=space, sampler=sampler, study=study, points=points, outside=outside, **options)
 
 
 def _of_points(points: list[Config]) -> Space:

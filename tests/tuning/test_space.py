@@ -18,7 +18,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedpa import FedPA
 from fedtune.trainables.gfpl import GFPL
-from fedtune.tuning import domains, schedulers, searchers, space, space_facts
+from fedtune.tuning import schedulers, searchers, space, space_facts, space_types
 
 
 def experiment(algo="gfpl", **pinned):
@@ -117,6 +117,32 @@ def test_pinned_hyperparameters_leave_the_space():
         space.load("default", experiment("fedprox", mu=0.1, lr=0.1, momentum=0.0, local_epochs=1))
 
 
+ENTRIES = [
+    (
+        "'batch': tune.uniform(4, 8)",
+        "batch takes whole numbers, but its range 4.0..8.0 has others",
+    ),
+    ("'batch': tune.qrandint(4, 64, 4)", "uniform or log-uniform, but got Integer Quantized; or list the values"),
+    ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end of it is 4.5"),
+    ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
+    ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
+    ("'batch': tune.choice([4, 8, 4])", "batch needs different values, but its choice has 4 several times"),
+    ("'batch': tune.choice(['8', 8])", "batch needs different values, but its choice has 8 several times"),
+    ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
+    ("'batch': tune.choice([4, None])", "batch must be a whole number .* but got None"),
+    ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),
+    ("'lr': tune.choice([0.1, float('nan')])", "lr must be a number .* but got nan"),
+    ("'batch': np.array([4, 8])", r"batch must be a whole number .* but got array\(\[4, 8\]\)"),
+    ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0..0.1 has others; use a"),
+    ("'local_steps': tune.randint(-1, 5)", "local_steps must be a whole number .* but got -1"),
+    ("'optimizer': tune.uniform(0, 1)", "optimizer .*sgd | adam"),
+    ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
+    ("'lr': lambda: 0.1", "lr must be a number in"),
+    ("'lr': {'a': tune.uniform(0, 1)}", "lr must be a number in"),
+    ("'batch': tune.grid_search('48')", "grid_search needs a list of values"),
+]  # of a space, and why each is refused
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -130,6 +156,7 @@ def test_pinned_hyperparameters_leave_the_space():
         ("SPACE = {'lam': tune.randn()}", "lam must be a range or a choice .* but got Float Normal"),
         ("SPACE = ", r"\.py:\d is not valid Python: invalid syntax"),
         ("default = 3", "unknown search space"),
+        *((f"import numpy as np\nSPACE = {{{entry}}}", message) for entry, message in ENTRIES),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_refused_in_one_line(tmp_path, text, message):
@@ -167,7 +194,8 @@ def test_a_space_gives_what_its_hyperparameters_declare(tmp_path, entry, text):
 def suggested(kind, found, first):
     """What a searcher gives over a space, or population based training makes of it."""
     if found.is_grid or kind == "grid":
-        return found.points or [{n: v} for n, d in found.domains.items() if domains.size(d) for v in domains.values(d)]
+        finite = {n: d for n, d in found.domains.items() if space_types.size(d)}
+        return found.points or [{n: v} for n, d in finite.items() for v in space_types.values(d)]
     if kind == "pbt":
         rng = random.Random(0)
         config = dict(first)
@@ -194,50 +222,18 @@ SPACE = {'batch': tune.choice([4, 8]), 'lr': when(tune.uniform(0.1, 0.5), batch=
     assert from_file(tmp_path, text, "fedavg").conditions == {"lr": {"batch": (8,)}, "momentum": {"batch": (4, 8)}}
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (
-            "'batch': tune.uniform(4, 8)",
-            "batch takes whole numbers, but its range 4.0..8.0 has others",
-        ),
-        ("'batch': tune.qrandint(4, 64, 4)", "uniform or log-uniform, but got Integer Quantized; or list the values"),
-        ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end of it is 4.5"),
-        ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
-        ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
-        ("'batch': tune.choice([4, 8, 4])", "batch needs different values, but its choice has 4 several times"),
-        ("'batch': tune.choice(['8', 8])", "batch needs different values, but its choice has 8 several times"),
-        ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
-        ("'batch': tune.choice([4, None])", "batch must be a whole number .* but got None"),
-        ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),
-        ("'lr': tune.choice([0.1, float('nan')])", "lr must be a number .* but got nan"),
-        ("'batch': np.array([4, 8])", r"batch must be a whole number .* but got array\(\[4, 8\]\)"),
-        ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0..0.1 has others; use a"),
-        ("'local_steps': tune.randint(-1, 5)", "local_steps must be a whole number .* but got -1"),
-        ("'optimizer': tune.uniform(0, 1)", "optimizer .*sgd | adam"),
-        ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
-        ("'lr': lambda: 0.1", "lr must be a number in"),
-        ("'lr': {'a': tune.uniform(0, 1)}", "lr must be a number in"),
-        ("'batch': tune.grid_search('48')", "grid_search needs a list of values"),
-    ],
-)
-def test_a_space_that_gives_something_else_is_refused_before_anything_starts(tmp_path, entry, message):
-    with pytest.raises(UserError, match=message):
-        from_file(tmp_path, f"import numpy as np\nSPACE = {{{entry}}}", "fedavg")
-
-
 def test_none_is_chosen_only_where_it_is_the_default():
     """A trial's table could not tell it from the value of a trial that did not have the hyperparameter."""
     named = lambda default: replace(hyper.hyper(default, choices=("a", None)).metadata["hp"], name="kind")  # noqa: E731
-    assert domains.fitted(named(None), tune.choice(["a", None])).categories == ["a", None]
+    assert space_types.fitted(named(None), tune.choice(["a", None])).categories == ["a", None]
     with pytest.raises(UserError, match="kind .* but its choice has None"):
-        domains.fitted(named("a"), tune.choice(["a", None]))
+        space_types.fitted(named("a"), tune.choice(["a", None]))
 
 
 def test_domains_in_words():
-    assert domains.domain_text(tune.loguniform(0.1, 10)) == "0.1..10 log"
-    assert domains.domain_text(tune.randint(1, 5)) == "1..4"
-    assert domains.domain_text(tune.choice(["a", True])) == "a | True"
+    assert space_types.domain_text(tune.loguniform(0.1, 10)) == "0.1..10 log"
+    assert space_types.domain_text(tune.randint(1, 5)) == "1..4"
+    assert space_types.domain_text(tune.choice(["a", True])) == "a | True"
 
 
 @pytest.fixture
