@@ -89,8 +89,7 @@ class OptunaSearcher(Searcher):
             self.study.enqueue_trial(point)
         self._outside, self._points_left = list(outside), len(points)
         self._finite, self._tried = once and is_finite(space), set[str]()
-        self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
-        self._ended_trials: set[str] = set()
+        self._trials: dict[str, optuna.Trial] = {}  # by Tune's name, those that have not ended
         self._last_rounds: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
         self._worst: float | None = None  # the worst value of any round of any trial
         self._largest_excess: dict[str, float] = {}  # by how much any trial has broken each constraint
@@ -129,7 +128,7 @@ class OptunaSearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
         """Report a round's value to Optuna; a round that is trained again after a resume is reported once."""
-        if trial_id in self._ended_trials or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
+        if trial_id not in self._trials or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
             return
         self._last_rounds[trial_id] = result["training_iteration"]
         for name, value in attributes(result).items():
@@ -142,11 +141,11 @@ class OptunaSearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Report to Optuna how a trial ended."""
-        if trial_id in self._ended_trials:
+        if trial_id not in self._trials:
             return
         if result and self.goal.first.name in result and not result.get("diverged"):
             self.on_trial_result(trial_id, result)  # Tune reports the last round only here
-        trial, (state, values) = self._trials[trial_id], self._outcome(result, error)
+        trial, (state, values) = self._trials.pop(trial_id), self._outcome(result, error)
         if result and state != TrialState.FAIL:
             self._constrain(trial, result)
         if result and result.get("diverged"):
@@ -154,7 +153,6 @@ class OptunaSearcher(Searcher):
             if values:
                 trial.set_user_attr(TOLD, values[0])
         self.study.tell(trial, values, state=state)
-        self._ended_trials.add(trial_id)
 
     def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
@@ -182,8 +180,7 @@ class OptunaSearcher(Searcher):
 
         complete: False where our trials last longer, so that those count as pruned.
         """
-        storage = JournalStorage(JournalFileBackend(str(path)))
-        earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+        earlier = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
         trials = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
         trials = [t for t in trials if t.user_attrs.get("trial") not in but]
         trials.sort(key=lambda t: str(t.datetime_start))  # as they were suggested; the file has them as they ended

@@ -139,14 +139,12 @@ ENTRIES = [
     ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
     ("'lr': lambda: 0.1", "lr must be a number in"),
     ("'lr': {'a': tune.uniform(0, 1)}", "lr must be a number in"),
-    ("'batch': tune.grid_search('48')", "grid_search needs a list of values"),
 ]  # of a space, and why each is refused
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SPACE = {'lam': tune.uniform(1, 2), 'every': tune.grid_search([1])}", "a grid or has ranges, not both"),
         ("SPACE = {'lamm': tune.uniform(1, 2)}", "did you mean 'lam'"),
         ("SPACE = {'lam': tune.uniform(1, 200)}", "lam must be a number in .*got 200"),
         ("SPACE = {'linkage': tune.choice(['ball', 'bal'])}", "linkage must be one of .*got 'bal'"),
@@ -154,7 +152,6 @@ ENTRIES = [
         ("SPACE = {}", "something to vary"),
         ("SPACE = [{'lam': 'x'}]", "lam must be a number"),
         ("SPACE = {'lam': tune.randn()}", "lam must be a range or a choice .* but got Float Normal"),
-        ("SPACE = ", r"\.py:\d is not valid Python: invalid syntax"),
         ("default = 3", "unknown search space"),
         *((f"import numpy as np\nSPACE = {{{entry}}}", message) for entry, message in ENTRIES),
     ],
