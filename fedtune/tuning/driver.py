@@ -27,10 +27,9 @@ from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.options.search import TENSORBOARD
 from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
-from fedtune.tuning.plan import StartedSearch
+from fedtune.tuning.plan import EarlierTrial, StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
 from fedtune.tuning.space_facts import key
-from fedtune.tuning.space_types import Config
 from fedtune.tuning.trainable import FederatedTrainable
 from fedtune.user_code.user_files import plain_name
 
@@ -191,8 +190,8 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
     p = s.plan
     population, name = schedulers.find(p.scheduler).moves_hyperparameters, plain_name(p.workload.name)
     if p.replayed:
-        searcher: Any = ReplaySearcher([t.config for t in p.replayed], p.goal)
-        scheduler: Any = StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
+        searcher: Any = ReplaySearcher(p.replayed, p.goal)
+        scheduler: Any = StopAtRecordedRound(searcher)
     else:
         searcher, scheduler = _searching(s)
     if isinstance(searcher, BasicVariantGenerator):
@@ -261,18 +260,17 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
 class ReplaySearcher(Searcher):
     """Suggests what another search tried, in its order."""
 
-    def __init__(self, configs: list[Config], goal: Goal) -> None:
-        """configs: in that order."""
+    def __init__(self, earlier: Sequence[EarlierTrial], goal: Goal) -> None:
+        """earlier: the other search's trials."""
         super().__init__(metric=goal.attribute, mode=goal.first.mode)
-        self.configs = configs
-        self.places: dict[str, int] = {}  # trial -> its place in that order
+        self.earlier = earlier
+        self.replayed: dict[str, EarlierTrial] = {}  # by the trial that repeats it
 
     def suggest(self, trial_id: str) -> Any:
         """The next configuration, until there is none left."""
-        if len(self.places) == len(self.configs):
+        if len(self.replayed) == len(self.earlier):
             return Searcher.FINISHED
-        place = self.places.setdefault(trial_id, len(self.places))
-        return dict(self.configs[place])
+        return dict(self.replayed.setdefault(trial_id, self.earlier[len(self.replayed)]).config)
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Nothing is learnt from how a trial ends."""
@@ -281,12 +279,12 @@ class ReplaySearcher(Searcher):
 class StopAtRecordedRound(FIFOScheduler):
     """Ends every trial of a `ReplaySearcher` in the round in which it ended then."""
 
-    def __init__(self, searcher: ReplaySearcher, rounds: list[int]) -> None:
-        """rounds: the last one of each trial, in the searcher's order."""
+    def __init__(self, searcher: ReplaySearcher) -> None:
+        """searcher: it knows which trial repeats which."""
         super().__init__()
-        self.searcher, self.rounds = searcher, rounds
+        self.searcher = searcher
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
         """Stop the trial in its last round."""
-        last = self.rounds[self.searcher.places[trial.trial_id]]
+        last = self.searcher.replayed[trial.trial_id].rounds
         return self.STOP if result["training_iteration"] >= last else self.CONTINUE
