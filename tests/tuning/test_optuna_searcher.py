@@ -87,6 +87,7 @@ def driven(searcher: Searcher, trials: int, several: bool = False) -> list[dict[
     return configs
 
 
+@pytest.mark.filterwarnings("ignore:Define-by-run function")  # Ray warns where a busy machine makes it slow
 @pytest.mark.parametrize(
     ("name", "domains", "trials"),
     [
