@@ -149,15 +149,8 @@ def test_tpe_goes_where_constraints_are_kept() -> None:
         for i in range(40):
             lam = mine.suggest(str(i))["lam"]
             found.append(lam)
-            mine.on_trial_complete(
-                str(i),
-                {
-                    "training_iteration": 1,
-                    "val_acc": lam / 10,
-                    "complete": True,
-                    EXCESSES: [(lam - 4) / 4],
-                },
-            )
+            row = {"training_iteration": 1, "val_acc": lam / 10, "complete": True, EXCESSES: [(lam - 4) / 4]}
+            mine.on_trial_complete(str(i), row)
         return float(np.mean([lam <= 4 for lam in found[20:]]))
 
     assert kept(BY_ACCURACY) <= 0.1 and kept(Goal(constraints=constraints("comm_mb<=4"))) >= 0.4
@@ -191,16 +184,8 @@ def test_the_best_trial_is_the_best_that_keeps_the_constraints(goal: Goal, best:
 
 def test_the_best_round_of_a_trial_is_that_of_the_objective() -> None:
     rounds = pd.DataFrame(
-        {
-            "round": [1, 2, 3],
-            "val_acc": [0.5, 0.9, 0.7],
-            "test_acc": [0.4, 0.8, 0.6],
-            "val_loss": [0.9, 0.8, 0.3],
-            "seconds": 1.0,
-            "eval_seconds": 1.0,
-            "comm_mb": [1.0, 2.0, 3.0],
-            "val_gain": [1.0, 0.0, 2.0],
-        }
+        {"round": [1, 2, 3], "val_acc": [0.5, 0.9, 0.7], "test_acc": [0.4, 0.8, 0.6], "val_loss": [0.9, 0.8, 0.3]}
+        | {"seconds": 1.0, "eval_seconds": 1.0, "comm_mb": [1.0, 2.0, 3.0], "val_gain": [1.0, 0.0, 2.0]}
     )
     assert tables.trial_summary(rounds)["best_round"] == 2
     found = tables.trial_summary(rounds, Goal(parse("val_loss")))
@@ -273,12 +258,8 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
         for s in (1, 2, 3)
     ]
     goal = Goal(parse(f"{name}:max", {"val_recall": ""}) if name == "val_recall" else parse(name))
-    p = SimpleNamespace(
-        goal=goal,
-        options=SimpleNamespace(final_seeds=3),
-        run_word="seed",
-        workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True)),
-    )
+    workload = SimpleNamespace(traits=SimpleNamespace(repeatable=True))
+    p: Any = SimpleNamespace(goal=goal, run_word="seed", workload=workload)
     messages._say_checked(p, FinalCheck(pd.DataFrame(rows), goal.first))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [tested, "on", "3", "fresh", "seeds,", "last", "round"]
