@@ -128,7 +128,7 @@ def read_config(path: str) -> dict[str, Any]:
     if "program" in content:
         raise UserError(f"--config takes no program, as fedtune run trains none; its command is {content['command']}")
     if not {"algorithm", "scenario", "hyperparameters"} <= content.keys():
-        raise UserError(f"--config needs algorithm, scenario and hyperparameters of a search, but {path} lacks some")
+        raise UserError(f"--config needs algorithm, scenario, hyperparameters as in a best.yaml, but {path} lacks some")
     return content
 
 
