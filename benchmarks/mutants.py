@@ -100,7 +100,7 @@ TARGETS = {
         ),
     ),
     "optuna_searcher": Target(("optuna_searcher",), ("optuna_searcher", "simulated_search")),
-    "widening": Target(("widening",), ("widening",)),
+    "widening": Target(("ranges",), ("ranges",)),
     "run_tables": Target(
         ("runs/tables", "runs/frames"), ("runs/test_tables", "runs/test_frames", "overview", "goals", "choosing")
     ),

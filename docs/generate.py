@@ -29,8 +29,7 @@ from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.tuning import schedulers, shared
-from fedtune.tuning.domains import domain_text
-from fedtune.tuning.space_types import Under
+from fedtune.tuning.space_types import Under, domain_text
 from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
@@ -217,7 +216,7 @@ def options() -> str:
     return table(("option", "of", "what it does"), rows)
 
 
-SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable widening".split()
+SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable".split()
 ROOMS: dict[str, tuple[float, str]] = {  # thousand lines that a room may have, and its files
     "users' code": (1.3, "fedtune/user_code/* fedtune/experiment/user_* fedtune/nn/user_* fedtune/runs/user_*"),
     "stack or loop": (
@@ -228,7 +227,7 @@ ROOMS: dict[str, tuple[float, str]] = {  # thousand lines that a room may have, 
     "Ray": (1.1, "fedtune/cluster/*"),
     "options, records, ranges": (
         1.9,
-        "fedtune/tuning/options/* fedtune/tuning/ranges.py fedtune/tuning/domains.py fedtune/runs/schema.py",
+        "fedtune/tuning/options/* fedtune/tuning/ranges.py fedtune/tuning/space_types.py fedtune/runs/schema.py",
     ),
     "searchers, driver, callbacks": (
         2.5,

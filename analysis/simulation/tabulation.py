@@ -24,8 +24,7 @@ from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import RunTask
 from fedtune.tuning import plan, space_facts
 from fedtune.tuning import space as spaces
-from fedtune.tuning.domains import grid_values, require_points
-from fedtune.tuning.space_types import Config, Space
+from fedtune.tuning.space_types import Config, Space, grid_values, require_points
 
 SIMULATE = "fedtune.analysis.simulate"  # the module that searches the table
 

@@ -95,25 +95,24 @@ class FinalCheck:
         """What was gained and how sure that is, as the first half of a sentence."""
         if len(self.names) < 2:
             return "The tuned configuration is the default one"
-        gain, what = self.paired, self.what.replace("Test", "test")
+        gain, by = self.paired, f"{self.difference()} in {self.what.replace('Test', 'test')}"
         if math.isnan(gain.mean):
             how = f"{self.loss_word(*self.names)} {self.where_text}"
             return f"Runs {how}, so whether tuning gained anything over the default is unknown"
         start = f"{self.on_all.capitalize()} the tuned configuration"
         if math.isnan(gain.half):
-            unknown = "how much of that is chance is unknown"
-            return f"{start} differs from the default by {self.difference()} in {what}; {unknown}"
-        by = f"{self.difference()} in {what}, 95 % interval"
-        if abs(gain.mean) <= gain.half:
-            return f"{start} does not differ significantly from the default ({by})"
+            return f"{start} differs from the default by {by}; how much of that is chance is unknown"
         better = gain.mean * self.objective.sign_of(self.column) > 0
-        return f"{start} {'beats' if better else 'is worse than'} the default ({by})"
+        how = "beats" if better else "is worse than"
+        if abs(gain.mean) <= gain.half:
+            how = "does not differ significantly from"
+        return f"{start} {how} the default ({by}, 95 % interval)"
 
     @property
     def on_all(self) -> str:
         """On how many seeds its figures were found, in words."""
-        seeds, runs = several(self.seeds, "fresh seed"), several(self.seeds, "repetition")
-        return f"on {seeds}" if self.repeatable else f"in {runs}"
+        each = several(self.seeds, "fresh seed" if self.repeatable else "repetition")
+        return f"on {each}" if self.repeatable else f"in {each}"
 
     @property
     def where_text(self) -> str:
@@ -129,21 +128,18 @@ class FinalCheck:
 
     def table(self) -> Table:
         """Mean with interval, each seed, and megabytes a run: of each configuration, and of their difference."""
-        rows = [[n, self.text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)] for n in self.names]
-        if self.column != "test_acc" and "test_acc" in self.runs:
-            rows += [
-                [f"{n}: test accuracy", self.text(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), ""]
-                for n in self.names
-            ]
+        costs = "comm_mb" in self.runs
+        mb = {n: number(self.of(n, "comm_mb").mean(), ".2f") if costs else "" for n in self.names}
+        rows = [[n, self.text(n), _listed(self.of(n), self.ends(n)), mb[n]] for n in self.names]
+        for n in self.names if self.column != "test_acc" and "test_acc" in self.runs else ():
+            each = _listed(self.of(n, "test_acc"), self.ends(n))
+            rows.append([f"{n}: test accuracy", self.text(n, "test_acc"), each, ""])
         if len(self.names) > 1:
             how = "best − default, by seed" if self.repeatable else "best − default"
             rows.append([how, self.difference(), _listed(self.each, self.ends(*self.names), "+"), ""])
         columns = ["configuration", "mean ± 95 % interval", f"each {'seed' if self.repeatable else 'repetition'}"]
-        columns += ["MB a run"] * ("comm_mb" in self.runs)
+        columns += ["MB a run"] * costs
         return f"{self.what} {self.on_all}, last round", columns, [row[: len(columns)] for row in rows]
-
-    def _megabytes(self, name: str) -> str:
-        return number(self.of(name, "comm_mb").mean(), ".2f") if "comm_mb" in self.runs else ""
 
 
 def _listed(values: pd.Series, ends: pd.Series, sign: str = "") -> str:

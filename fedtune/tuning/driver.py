@@ -28,10 +28,9 @@ from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.options.search import TENSORBOARD
 from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
-from fedtune.tuning.plan import StartedSearch
+from fedtune.tuning.plan import EarlierTrial, StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
 from fedtune.tuning.space_facts import key
-from fedtune.tuning.space_types import Config
 from fedtune.tuning.trainable import FederatedTrainable
 from fedtune.user_code.user_files import plain_name
 
@@ -49,8 +48,8 @@ class ResumableLimit(ConcurrencyLimiter):
 class TrialRows(tune.Callback, Mapping[str, list[Row]]):
     """Every result of every trial as the driver receives it, in the order of their first ones.
 
-    Those of a trial that has ended are packed: sixty rounds as dictionaries are 240 kB, packed 17 kB; Tune forgets the
-    rest.  Tune's own log of a trial is no substitute: population based training rewrites it from a stale copy.
+    Those of a trial that has ended are packed: sixty rounds as dictionaries are 240 kB, packed 17 kB.  Tune's own log
+    of a trial is no substitute: population based training rewrites it from a stale copy.
     """
 
     def __init__(self, before: Mapping[str, list[Row]] | None = None, goal: Collection[str] = ()) -> None:
@@ -192,15 +191,20 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
     p = s.plan
     population, name = schedulers.find(p.scheduler).moves_hyperparameters, plain_name(p.workload.name)
     if p.replayed:
-        searcher: Any = ReplaySearcher([t.config for t in p.replayed], p.goal)
-        scheduler: Any = StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
+        searcher: Any = ReplaySearcher(p.replayed, p.goal)
+        scheduler: Any = StopAtRecordedRound(searcher)
     else:
         searcher, scheduler = _searching(s)
+    if isinstance(searcher, BasicVariantGenerator):
+        searcher.max_concurrent = s.concurrent
+    else:
+        limit = RunningLimit if isinstance(scheduler, Promotion) else ResumableLimit
+        searcher = limit(searcher, s.concurrent)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if population else None,
         tune_config=tune.TuneConfig(
-            search_alg=_limited(searcher, scheduler, s.concurrent),
+            search_alg=searcher,
             scheduler=scheduler,
             num_samples=p.trials,
             max_concurrent_trials=s.concurrent,
@@ -218,13 +222,6 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),
     )
-
-
-def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
-    if isinstance(searcher, BasicVariantGenerator):
-        searcher.max_concurrent = concurrent
-        return searcher
-    return (RunningLimit if isinstance(scheduler, Promotion) else ResumableLimit)(searcher, concurrent)
 
 
 def _innermost(tuner: tune.Tuner) -> Any:
@@ -264,18 +261,17 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
 class ReplaySearcher(Searcher):
     """Suggests what another search tried, in its order."""
 
-    def __init__(self, configs: list[Config], goal: Goal) -> None:
-        """configs: what the other search tried, in its order.  goal: what it went for."""
+    def __init__(self, earlier: Sequence[EarlierTrial], goal: Goal) -> None:
+        """earlier: the other search's trials."""
         super().__init__(metric=goal.attribute, mode=goal.first.mode)
-        self.configs = configs
-        self.places: dict[str, int] = {}  # trial -> its place in that order
+        self.earlier = earlier
+        self.replayed: dict[str, EarlierTrial] = {}  # by the trial that repeats it
 
     def suggest(self, trial_id: str) -> Any:
         """The next configuration, until there is none left."""
-        if len(self.places) == len(self.configs):
+        if len(self.replayed) == len(self.earlier):
             return Searcher.FINISHED
-        place = self.places.setdefault(trial_id, len(self.places))
-        return dict(self.configs[place])
+        return dict(self.replayed.setdefault(trial_id, self.earlier[len(self.replayed)]).config)
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Nothing is learnt from how a trial ends."""
@@ -284,12 +280,12 @@ class ReplaySearcher(Searcher):
 class StopAtRecordedRound(FIFOScheduler):
     """Ends every trial of a `ReplaySearcher` in the round in which it ended then."""
 
-    def __init__(self, searcher: ReplaySearcher, rounds: list[int]) -> None:
-        """rounds: the last one of each trial, in the searcher's order."""
+    def __init__(self, searcher: ReplaySearcher) -> None:
+        """searcher: it knows which trial repeats which."""
         super().__init__()
-        self.searcher, self.rounds = searcher, rounds
+        self.searcher = searcher
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
         """Stop the trial in its last round."""
-        last = self.rounds[self.searcher.places[trial.trial_id]]
+        last = self.searcher.replayed[trial.trial_id].rounds
         return self.STOP if result["training_iteration"] >= last else self.CONTINUE

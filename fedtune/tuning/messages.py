@@ -49,25 +49,16 @@ def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
         [r["trial"] + " (chosen)" * (r["trial"] == name), *(_cell(float(r[n])) for n in (choice.OWN, *each, first))]
         for r in rows.to_dict("records")
     ]
-    title = f"choice by {count}: {first} in the last round"
-    say_table(title, ("trial", "in the search", *each, "mean"), shown)
+    say_table(f"choice by {count}: {first} in the last round", ("trial", "in the search", *each, "mean"), shown)
     for row in rows[rows["reason"] != ""].to_dict("records"):
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
 
 
-def _choice_text(p: SearchPlan, best: pd.Series) -> str:
-    mean = float(best.get(tables.CHOICE, math.nan))
-    count = several(p.seeds + len(p.choosing), p.run_word)
-    return "" if math.isnan(mean) else f" Over {count} its mean {p.goal.first.name} is {_cell(mean)}."
-
-
 def none_stands(rows: pd.DataFrame) -> str:
     """Why no finished trial can be named."""
-    first = rows.iloc[0]
-    return (
-        f"none of {several(len(rows), 'finished trial')} can be chosen on more seeds; the first, {first['trial']}: "
-        f"{first['reason']}. Widen the space, or take --choose-seeds 1 to choose without them"
-    )
+    first, count = rows.iloc[0], several(len(rows), "finished trial")
+    why = f"none of {count} can be chosen on more seeds; the first, {first['trial']}: {first['reason']}"
+    return f"{why}. Widen the space, or take --choose-seeds 1 to choose without them"
 
 
 def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int]) -> None:
@@ -85,19 +76,18 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
     figures += [test_text(tested)] if tested else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
-    say(
-        f"It is trial {best['trial']}, the best of {trials} ({counts_text}): {', '.join(figures)} after "
-        f"{several(best['rounds'], 'round')}{means}.{_choice_text(p, best)}"
-    )
+    which = f"It is trial {best['trial']}, the best of {trials} ({counts_text})"
+    say(f"{which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
+    if not math.isnan(mean := float(best.get(tables.CHOICE, math.nan))):
+        say(f"Over {several(p.seeds + len(p.choosing), p.run_word)} its mean {p.goal.first.name} is {_cell(mean)}.")
     if len(checked):
         _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
-    for caveat in verdict.caveats(learns, sum(counts.values()), config, p.space.text()):
-        say(f"note: {caveat}")
     record = p.workload.to_record() | p.goal.to_record()
-    for caveat in verdict.unseeded(record):
+    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text())
+    for caveat in of_search + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
@@ -143,10 +133,10 @@ def test_text(tested: dict[str, Any]) -> str:
 
 
 def _length(p: SearchPlan) -> str:
-    rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
-    limit = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
-    return limit + (f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
+    limit = f" or {p.budget.limit:g} {unit}" if unit else ""
+    on = f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
+    return several(p.workload.rounds, "round") + limit + on
 
 
 def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:

@@ -27,9 +27,8 @@ from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
 from fedtune.core.process import one_thread
 from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
-from fedtune.tuning.domains import range_of
 from fedtune.tuning.space_facts import is_finite, key, untried
-from fedtune.tuning.space_types import Condition, Config, Space, met
+from fedtune.tuning.space_types import Condition, Config, Space, met, range_of
 
 TOLD = "reported to the sampler"  # a diverged trial's attribute with the value that the sampler was told
 REPEATED = "drawn_before"  # marks a trial in memory whose configuration had been tried, and which another replaced
@@ -40,12 +39,11 @@ LEAST = 1e-9  # the least violation of every constraint by a diverged trial
 class OptunaSearcher(Searcher):
     """An Optuna study that gives Tune configurations and gets the results of their trials.
 
-    Ray's own OptunaSearch reports every stopped trial as complete, with the value of the round at which it was stopped,
-    which a sampler compares with that of a last round.  Here a stopped trial is pruned (with one objective its rounds
-    were reported one by one; Optuna has no such reports for two).  A diverged trial is complete with the worst possible
-    value (if a metric has none, the worst until then), and a failed one failed.  With two objectives a diverged trial
-    is pruned as well: there is no worst amount of communication, and the little that it used would put it on the Pareto
-    front.  Constraint violations are reported when a trial ends; for a stopped trial, as it would have ended.
+    Ray's own OptunaSearch reports every stopped trial as complete, with its value at that round.  Here it is pruned.
+    A diverged trial is complete with the worst possible value (if a metric has none, the worst until then), and a
+    failed one failed.  With two objectives a diverged trial is pruned as well: there is no worst amount of
+    communication, and the little that it used would put it on the Pareto front.  Constraint violations are reported
+    when a trial ends; for a stopped trial, as it would have ended.
 
     The first trials may have values outside the space, which Optuna cannot represent: a log-scale range has no 0.
     Optuna gets the nearest value instead.  Otherwise it suggests the same as Ray's would.
@@ -65,9 +63,7 @@ class OptunaSearcher(Searcher):
     ) -> None:
         """What to suggest, and by which goal.
 
-        space        of domains
         study        the study's name
-        goal         the objectives and constraints
         points       what is suggested first, as Optuna can represent it
         outside      for each of these, its values outside the space, as they are tried
         log          the file that suggestions are written to, a line each
@@ -93,8 +89,7 @@ class OptunaSearcher(Searcher):
             self.study.enqueue_trial(point)
         self._outside, self._points_left = list(outside), len(points)
         self._finite, self._tried = once and is_finite(space), set[str]()
-        self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
-        self._ended_trials: set[str] = set()
+        self._trials: dict[str, optuna.Trial] = {}  # by Tune's name, those that have not ended
         self._last_rounds: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
         self._worst: float | None = None  # the worst value of any round of any trial
         self._largest_excess: dict[str, float] = {}  # by how much any trial has broken each constraint
@@ -115,12 +110,12 @@ class OptunaSearcher(Searcher):
         """The sampler's next suggestion that was not tried before; if it keeps repeating, another untried one."""
         given, self._points_left = self._points_left > 0, max(0, self._points_left - 1)
         for draw in range(DRAWS + 1):
-            trial = self.study.ask(None if self.space.conditions else self.distributions)
-            config = (
-                suggest(trial, self.distributions, self.space.conditions)
-                if self.space.conditions
-                else dict(trial.params)
-            )
+            if conditions := self.space.conditions:
+                trial = self.study.ask()
+                config = suggest(trial, self.distributions, conditions)
+            else:
+                trial = self.study.ask(self.distributions)
+                config = dict(trial.params)
             if given or not self._finite or key(config) not in self._tried:
                 break
             if not (rest := list(untried(self.space, self._tried, LEFT))):
@@ -133,7 +128,7 @@ class OptunaSearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
         """Report a round's value to Optuna; a round that is trained again after a resume is reported once."""
-        if trial_id in self._ended_trials or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
+        if trial_id not in self._trials or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
             return
         self._last_rounds[trial_id] = result["training_iteration"]
         for name, value in attributes(result).items():
@@ -146,11 +141,11 @@ class OptunaSearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Report to Optuna how a trial ended."""
-        if trial_id in self._ended_trials:
+        if trial_id not in self._trials:
             return
         if result and self.goal.first.name in result and not result.get("diverged"):
             self.on_trial_result(trial_id, result)  # Tune reports the last round only here
-        trial, (state, values) = self._trials[trial_id], self._outcome(result, error)
+        trial, (state, values) = self._trials.pop(trial_id), self._outcome(result, error)
         if result and state != TrialState.FAIL:
             self._constrain(trial, result)
         if result and result.get("diverged"):
@@ -158,7 +153,6 @@ class OptunaSearcher(Searcher):
             if values:
                 trial.set_user_attr(TOLD, values[0])
         self.study.tell(trial, values, state=state)
-        self._ended_trials.add(trial_id)
 
     def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
@@ -186,8 +180,7 @@ class OptunaSearcher(Searcher):
 
         complete: False where our trials last longer, so that those count as pruned.
         """
-        storage = JournalStorage(JournalFileBackend(str(path)))
-        earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+        earlier = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
         trials = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
         trials = [t for t in trials if t.user_attrs.get("trial") not in but]
         trials.sort(key=lambda t: str(t.datetime_start))  # as they were suggested; the file has them as they ended
@@ -220,10 +213,7 @@ def attributes(result: Mapping[str, Any]) -> dict[str, Any]:
 def suggest(
     trial: optuna.Trial, distributions: Mapping[str, BaseDistribution], conditions: Mapping[str, Condition]
 ) -> Config:
-    """A configuration as an Optuna trial suggests it; some hyperparameters exist only where others have some value.
-
-    distributions: ordered so that each comes after those that its condition depends on.
-    """
+    """A configuration as an Optuna trial suggests it; each distribution comes after those its condition depends on."""
     config: Config = {}
     for name, wanted in distributions.items():
         if met(conditions.get(name, {}), config):
@@ -233,11 +223,10 @@ def suggest(
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """A space's domains as Optuna's distributions."""
-    return {name: distribution(domain) for name, domain in space.domains.items()}
+    return {name: _distribution(domain) for name, domain in space.domains.items()}
 
 
-def distribution(domain: Domain) -> BaseDistribution:
-    """A domain of a space as Optuna's distribution."""
+def _distribution(domain: Domain) -> BaseDistribution:
     if isinstance(domain, Categorical):
         return CategoricalDistribution(domain.categories)
     low, high, log, integer = range_of(domain)
@@ -294,15 +283,13 @@ class StudyJournal(Callback):
             old.unlink(missing_ok=True)
         self._written, journal, study = set(), JournalStorage(JournalFileBackend(str(self._path))), self._searcher.study
         journal.create_new_study(study.directions, study.study_name)  # number 0, the only one in the file
-        for name, value in study.user_attrs.items():
-            journal.set_study_user_attr(0, name, value)
         for name, value in self._searcher.storage.get_study_system_attrs(study._study_id).items():
             journal.set_study_system_attr(0, name, value)
         return journal
 
 
 def in_file(trial: FrozenTrial) -> FrozenTrial:
-    """A trial as people read it: one that diverged is pruned, not complete with the worst value, as samplers see it."""
+    """A trial as people read it: one that diverged is pruned, not complete with the worst value as for samplers."""
     if not (trial.user_attrs.get("diverged") and trial.state == TrialState.COMPLETE):
         return trial
     pruned, values = copy.copy(trial), trial.intermediate_values

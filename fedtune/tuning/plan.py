@@ -144,13 +144,11 @@ class SearchPlan:
     @property
     def choosing(self) -> list[int]:
         """The further seeds that its best trials are trained on before one is named."""
-        first = self.selecting[-1] + 1
-        return list(range(first, first + self.options.choose_seeds - 1))
+        return [self.selecting[-1] + i for i in range(1, self.options.choose_seeds)]
 
     def fresh(self, count: int) -> list[int]:
         """So many seeds that the search has not seen."""
-        first = [*self.selecting, *self.choosing][-1] + 1
-        return list(range(first, first + count))
+        return [[*self.selecting, *self.choosing][-1] + 1 + i for i in range(count)]
 
     @property
     def unjudged(self) -> str:
@@ -165,27 +163,28 @@ class SearchPlan:
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
         declared = self.workload.hyperparameters()
-        return (
-            {
-                "options": self.options.to_record(),
-                "scenario_name": self.options.scenario,
-                "space": self.space.text(),
-                "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
-                "trials": self.trials,
-                "searcher": self.searcher,
-                "scheduler": self.scheduler,
-                **self.goal.to_record(),
-                "seeds_per_trial": self.seeds,
-                "choose_seeds": self.options.choose_seeds,
-                "budget": self.budget._asdict(),
-                "grace": self.grace,
-                "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
-                "time_budget": self.options.time_budget,
-            }
-            | ({"own": user_copies.to_record(self.own)} if self.own else {})
-            | ({"unjudged": why} if (why := self.unjudged) else {})
-            | ({"whole": True} if space_facts.are_all(self.space, self.trials) else {})
-        )
+        optional = {
+            "own": user_copies.to_record(self.own),
+            "unjudged": self.unjudged,
+            "whole": space_facts.are_all(self.space, self.trials),
+        }
+        return {
+            "options": self.options.to_record(),
+            "scenario_name": self.options.scenario,
+            "space": self.space.text(),
+            "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
+            "trials": self.trials,
+            "searcher": self.searcher,
+            "scheduler": self.scheduler,
+            **self.goal.to_record(),
+            "seeds_per_trial": self.seeds,
+            "choose_seeds": self.options.choose_seeds,
+            "budget": self.budget._asdict(),
+            "grace": self.grace,
+            "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
+            "time_budget": self.options.time_budget,
+            **{name: value for name, value in optional.items() if value},
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,10 +216,8 @@ def make(
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
     goal = _goal(options, workload)
     space = _space(options, workload, goal)
-    _require_states(options.scheduler, workload)
     points, trials = _trials(options, space, workload, after)
-    _require_checked(goal, workload)
-    _require_choosable(options, goal)
+    _require_fitting(options, workload, goal)
     budget, grace = _budget(options, space, workload, since)
     folder = Path(options.storage_path).absolute() / (options.name or _name(workload, options.scenario))
     if not resumed:
@@ -313,38 +310,26 @@ def _from_start(options: SearchOptions, space: Space, workload: Workload) -> tup
     return [point | outside], space_facts.trials(options.trials or 32, space, [point], int(bool(outside)), moves)
 
 
-def _require_states(scheduler: str, workload: Workload) -> None:
-    """UserError, or a note, for a scheduler whose trials go on from a state, if the workload keeps none."""
-    kind = schedulers.find(scheduler)
-    if workload.traits.continues or not (kind.moves_hyperparameters or kind.pauses):
-        return
-    advice = f"write {{checkpoint}} in the command of {workload.name} if it can go on from a folder"
-    if kind.moves_hyperparameters:
-        raise UserError(
-            f"--scheduler {scheduler} copies trials' states, but {workload.name} keeps none; {advice}, or take asha"
-        )
-    say(f"note: a trial that {scheduler} pauses begins again later, silently until where it was; {advice}")
-
-
-def _require_checked(goal: Goal, workload: Workload) -> None:
-    figures, first = [*workload.measures.figures({}), "seconds"], goal.first
+def _require_fitting(options: SearchOptions, workload: Workload, goal: Goal) -> None:
+    """UserError, or a note, where the workload, its scheduler, and the runs after its trials do not go together."""
+    scheduler, kind, first = options.scheduler, schedulers.find(options.scheduler), goal.first
+    if not workload.traits.continues and (kind.moves_hyperparameters or kind.pauses):
+        advice = f"write {{checkpoint}} in the command of {workload.name} if it can go on from a folder"
+        if kind.moves_hyperparameters:
+            raise UserError(
+                f"--scheduler {scheduler} copies trials' states, but {workload.name} keeps none; {advice}, or take asha"
+            )
+        say(f"note: a trial that {scheduler} pauses begins again later, silently until where it was; {advice}")
+    figures = [*workload.measures.figures({}), "seconds"]
     if first.reported(figures) not in figures:
         raise UserError(
             f"the final check must report {first.name} or {first.tested}, but that of {workload.name} reports "
             f"{', '.join(figures[:-1])}; name its metric so in [check]"
         )
-
-
-def _require_choosable(options: SearchOptions, goal: Goal) -> None:
-    """UserError where a trial's figures on its own seeds could not be compared with those on further ones."""
-    if options.choose_seeds == 1:
-        return
-    why = ""
-    if schedulers.find(options.scheduler).moves_hyperparameters:
-        why = f"--scheduler {options.scheduler} changes configurations during training"
+    why = f"--scheduler {scheduler} changes configurations during training" if kind.moves_hyperparameters else ""
     if options.seeds_per_trial > 1 and "seconds" in (options.budget_unit, *goal.names):
         why = "with --seeds-per-trial a trial's seconds are those of all its seeds"
-    if why:
+    if why and options.choose_seeds > 1:
         raise UserError(
             f"--choose-seeds trains the best configurations on single seeds, but {why}; give --choose-seeds 1"
         )

@@ -114,14 +114,7 @@ class Promotion(TrialScheduler):
     _supports_buffered_results = False  # no result may come after the one with which a trial pauses
 
     def __init__(
-        self,
-        *,
-        time_attr: str,
-        max_t: float,
-        grace_period: float,
-        reduction_factor: float,
-        metric: str,
-        mode: str,
+        self, *, time_attr: str, max_t: float, grace_period: float, reduction_factor: float, metric: str, mode: str
     ) -> None:
         """As Ray's ASHAScheduler; max_t is where trials end by themselves, and must be finite."""
         super().__init__()

@@ -1,9 +1,9 @@
 """Ray's saved state of a search: copied so that no death spoils it, and prepared for resuming.
 
 Ray copies its files in place, several at once.  If a driver or a machine dies meanwhile, states are truncated, from two
-generations, or ahead of the logs.  Here each file is replaced atomically, and trials' logs are copied before the states
-that refer to them.  States that belong together are replaced together: a list names those that are completely written,
-and whoever resumes the search finishes what its driver began.
+generations, or ahead of the logs.  Here each file is replaced atomically, logs before the states that refer to them.
+States that belong together are replaced together: a list names those that are completely written, and whoever resumes
+the search finishes what its driver began.
 """
 
 from __future__ import annotations
@@ -99,39 +99,27 @@ def require_state(run: Path) -> bool:
 
 
 def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """Make a readable state fit to be resumed; returns what its trials have reported, by trial."""
-    *_, snapshot = ray_internals.snapshots(run)
-    set_aside(run)
-    ray_internals.forget_decisions(snapshot)
-    rows = logged(run)
-    statuses = ray_internals.trial_statuses(snapshot)
-    if gone := [t for t, status in statuses.items() if t and status in ENDED and not [*run.glob(f"*-{t}")]]:
-        say(f"note: the folders of ended trials are gone: {', '.join(gone)}; the tables lack their rounds")
-    return rows
+    """Make a readable state fit to be resumed; returns what its trials have reported, by trial.
 
-
-def set_aside(run: Path) -> None:
-    """Move what was logged of trials that Ray's state does not know into lost/: they began after its last snapshot.
-
-    The search tries their configurations again under other names; counting both would take a place on every rung.
+    Trials that Ray's state does not know began after its last snapshot; what they logged is moved into lost/.  The
+    search tries their configurations again under other names; counting both would take a place on every rung.
     """
     *_, snapshot = ray_internals.snapshots(run)
-    statuses = ray_internals.trial_statuses(snapshot)
-    if None in statuses:
-        return  # not as Ray writes it: Ray will say so
+    statuses, lost = ray_internals.trial_statuses(snapshot), RunFiles(run).lost_folder
     for folder in {file.parent for file in run.glob("*/result.json")}:
-        if folder.name.split("-")[-1] not in statuses:
-            lost = RunFiles(run).lost_folder
+        if None not in statuses and folder.name.split("-")[-1] not in statuses:  # with None, Ray will refuse the state
             lost.mkdir(exist_ok=True)
             folder.rename(lost / folder.name)
+    ray_internals.forget_decisions(snapshot)
+    if gone := [t for t, status in statuses.items() if t and status in ENDED and not [*run.glob(f"*-{t}")]]:
+        say(f"note: the folders of ended trials are gone: {', '.join(gone)}; the tables lack their rounds")
+    return logged(run)
 
 
 def drop_unlogged(
     run: Path, logged: dict[str, list[dict[str, Any]]], saved_round: Callable[[Path], int], every: int = 1
 ) -> None:
     """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
-
-    Rounds are lost where the folder had vanished, or where a driver died while Ray copied its files.
 
     saved_round: the round that a checkpoint's folder is of.  every: the rounds from one row to the next.
     """

@@ -68,16 +68,10 @@ def _median(first: Any, limit: float, space: Space, judged: dict[str, Any]) -> T
 
 def _population(first: float, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
     from ray.tune.schedulers import PopulationBasedTraining
-    from ray.tune.search.sample import Categorical
 
-    lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
-    mutations: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
-    return PopulationBasedTraining(
-        **judged,
-        perturbation_interval=first,
-        hyperparam_mutations=mutations,
-        custom_explore_fn=partial(clamped, space),
-    )
+    mutations: Any = {n: list(getattr(d, "categories", ())) or d for n, d in space.domains.items()}
+    moved = {"hyperparam_mutations": mutations, "custom_explore_fn": partial(clamped, space)}
+    return PopulationBasedTraining(**judged, **moved, perturbation_interval=first)  # it multiplies what is no list
 
 
 def _none(first: float, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
@@ -163,6 +157,6 @@ def rungs(name: str, limit: float, grace: float) -> list[float]:
 
 def clamped(space: Space, config: Config) -> Config:
     """A configuration that population based training has multiplied by 0.8 or 1.2, with every value in the space."""
-    from fedtune.tuning.domains import nearest
+    from fedtune.tuning.space_types import nearest
 
     return config | {name: nearest(domain, config[name]) for name, domain in space.domains.items()}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.objectives import BY_ACCURACY, Goal
+from fedtune.core.objectives import Goal
 from fedtune.tuning import schedulers
 
 if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search --help` names the rows
@@ -23,18 +22,14 @@ if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search 
 class SearcherKind:
     """A kind of searcher.
 
-    sampler            Optuna's sampler for a seed
-    takes_objectives   it can go for two objectives
-    takes_conditions   the space may have hyperparameters that exist only where others have certain values
-    takes_constraints  it learns which configurations break one, or learns nothing at all
-    is_grid            it tries every point of a grid, in order
-    startup            trials that it draws at random before it learns from any; 0: it learns from the first, or never
+    sampler    Optuna's sampler for a seed
+    lacks      what it cannot take: two objectives, constraints, conditions under which hyperparameters exist
+    is_grid    it tries every point of a grid, in order
+    startup    trials that it draws at random before it learns from any; 0: it learns from the first, or never
     """
 
     sampler: Callable[[int], BaseSampler]
-    takes_objectives: bool = True
-    takes_conditions: bool = True
-    takes_constraints: bool = True
+    lacks: tuple[str, ...] = ()
     is_grid: bool = False
     startup: int = 0
 
@@ -62,12 +57,10 @@ KINDS = {
     "gp": SearcherKind(sampler=_sampler("GPSampler"), startup=10),
     "cmaes": SearcherKind(
         sampler=_sampler("CmaEsSampler", warn_independent_sampling=False),
-        takes_objectives=False,
-        takes_conditions=False,
-        takes_constraints=False,
+        lacks=("objectives", "constraints", "conditions"),
     ),
     "nsga2": SearcherKind(sampler=_sampler("NSGAIISampler"), startup=50),
-    "grid": SearcherKind(sampler=_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
+    "grid": SearcherKind(sampler=_sampler("RandomSampler"), lacks=("conditions",), is_grid=True),
 }
 SEARCHERS = tuple(KINDS)
 EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points
@@ -94,15 +87,14 @@ def searcher(
     outside: Sequence[Config],
     seed: int,
     study: str,
-    goal: Goal = BY_ACCURACY,
-    log: Path | None = None,
+    *,
     population: bool = False,
-    once: bool = False,
+    **options: Any,
 ) -> Searcher | SearchAlgorithm:
     """The searcher of that name over the space; `points` are tried first, in order, with values `outside`.
 
-    study: its name in Optuna.  log: where it writes down what it suggests.  population: the scheduler moves
-    configurations itself and wants them drawn at random.  once: no configuration is suggested twice.
+    population: the scheduler moves configurations itself and wants them drawn at random.  study and options are those
+    of `OptunaSearcher`.
     """
     from ray.tune.search import BasicVariantGenerator
 
@@ -111,16 +103,8 @@ def searcher(
     sampler = find(name).sampler(seed)
     if population:
         return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
-    return OptunaSearcher(
-        space=_of_points(points) if space.is_grid else space,
-        sampler=sampler,
-        study=study,
-        goal=goal,
-        points=points,
-        outside=outside,
-        log=log,
-        once=once,
-    )
+    space = _of_points(points) if space.is_grid else space
+    return OptunaSearcher(space=space, sampler=sampler, study=study, points=points, outside=outside, **options)
 
 
 def _of_points(points: list[Config]) -> Space:
@@ -141,12 +125,12 @@ def require_combination(searcher: str, scheduler: str, space: Space, goal: Goal,
     kind, moves = find(searcher), schedulers.find(scheduler).moves_hyperparameters
     if space.is_grid and not kind.is_grid:
         raise UserError(f"a grid takes --searcher grid, or a space with ranges, but got --searcher {searcher}")
-    for what, needed, takes in (
-        ("two objectives need", len(goal.objectives) > 1, "takes_objectives"),
-        ("--subject-to needs", bool(goal.constraints), "takes_constraints"),
-        ("a space with conditions needs", bool(space.conditions), "takes_conditions"),
+    for what, needed, lacking in (
+        ("two objectives need", len(goal.objectives) > 1, "objectives"),
+        ("--subject-to needs", bool(goal.constraints), "constraints"),
+        ("a space with conditions needs", bool(space.conditions), "conditions"),
     ):
-        able = [name for name, other in KINDS.items() if getattr(other, takes)]
+        able = [name for name, other in KINDS.items() if lacking not in other.lacks]
         if needed and (moves or searcher not in able):
             got = f"--scheduler {scheduler}" if moves else f"--searcher {searcher}"
             raise UserError(f"{what} one of {', '.join(able)}, and a scheduler other than pbt, but got {got}")

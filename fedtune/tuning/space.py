@@ -27,10 +27,23 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
-from fedtune.tuning.domains import as_domain, domain_text, fitted, nearest, require_points
-from fedtune.tuning.domains import varied_text as varied_text
 from fedtune.tuning.shared import with_shared as with_shared
-from fedtune.tuning.space_types import Condition, Config, Space, Under, When, distinct, met, when
+from fedtune.tuning.space_types import (
+    Condition,
+    Config,
+    Space,
+    Under,
+    When,
+    as_domain,
+    distinct,
+    domain_text,
+    fitted,
+    met,
+    nearest,
+    require_points,
+    when,
+)
+from fedtune.tuning.space_types import varied_text as varied_text
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
@@ -83,7 +96,7 @@ def load(name: str, workload: Workload) -> Space:
     Fixed hyperparameters are not searched.  UserError if it is unknown, empty, contradictory or out of range.
     """
     if file := file_of(name):
-        module = _file(file[0])
+        module = _module(file[0])
         spaces, member = registry.members(module), file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
     else:
         spaces, member = {"default": derived(workload)} | workload.spaces(), name
@@ -99,17 +112,15 @@ def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
     """
     if asked and space.is_grid:
         raise UserError(f"--vary is for a space of ranges, but this space is a grid; got --vary {asked[0]!r}")
-    domains, declared = dict(space.domains), workload.hyperparameters()
-    names = [named(text) for text in asked]
-    for name, text in zip(names, asked, strict=True):
+    domains, declared, names = dict(space.domains), workload.hyperparameters(), list(map(named, asked))
+    for text in asked:
+        name, given, written = text.partition("=")
         if names.count(name) > 1:
             raise UserError(f"--vary names each hyperparameter once, but {name} comes several times")
         if name not in declared:
-            kind = f"hyperparameter of {workload.name}"
-            raise unknown(kind, name, declared, f"fedtune list {workload.name}")
+            raise unknown(f"hyperparameter of {workload.name}", name, declared, f"fedtune list {workload.name}")
         if name in workload.pinned:
             raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
-        _, given, written = text.partition("=")
         domains[name] = _range(declared[name], written if given else None, name in domains)
     return space._replace(domains=domains)
 
@@ -120,10 +131,7 @@ def named(text: str) -> str:
 
 
 def _range(hp: Hyperparameter, written: str | None, searched: bool) -> Domain:
-    """A hyperparameter's range as it is written, or without that its declared one.
-
-    searched: whether the space has it already.
-    """
+    """A hyperparameter's range as it is written, or its declared one.  searched: whether the space has it already."""
     example = f"for instance {hp.name}={hp.range_text()}" if hp.low is not None else f"it takes {hp.range_text()}"
     if written is None:
         if searched:
@@ -169,7 +177,7 @@ def inside(space: Space, config: Config) -> tuple[Config, Config]:
     return point, outside
 
 
-def _file(path: Path) -> ModuleType:
+def _module(path: Path) -> ModuleType:
     try:
         name, _ = user_files.take(str(path))
     except UserError as error:
@@ -195,7 +203,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
         points = [{n: declared[n].check(v) for n, v in p.items() if n not in workload.pinned} for p in raw]
         space = Space({}, distinct(points))
     else:
-        space = _of_ranges(name, raw, declared, workload)
+        space = _of_ranges(name, {n: v for n, v in raw.items() if n not in workload.pinned}, workload)
     if not space.names:
         pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
         raise UserError(
@@ -205,28 +213,23 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
 
 
 def _require_names(space: str, raw: Any, workload: Workload) -> None:
-    declared = workload.hyperparameters()
+    declared, kind = workload.hyperparameters(), f"hyperparameter of {workload.name} in space {space!r}"
     for point in raw if isinstance(raw, list) else [raw]:
         if not isinstance(point, dict):
-            raise UserError(
-                f"a space is a dict of hyperparameters, or a list of dicts, but {space!r} holds {shown(point)}"
-            )
+            what = f"{space!r} holds {shown(point)}"
+            raise UserError(f"a space is a dict of hyperparameters, or a list of dicts, but {what}")
         for n in point:
             if not isinstance(n, str):
                 raise UserError(f"a space names hyperparameters by text, but {space!r} has the key {shown(n)}")
             if n not in declared:
-                algorithm = workload.name
-                kind = f"hyperparameter of {algorithm} in space {space!r}"
-                raise unknown(kind, n, declared, f"fedtune list {algorithm}")
+                raise unknown(kind, n, declared, f"fedtune list {workload.name}")
 
 
-def _of_ranges(name: str, raw: dict[str, Any], declared: Mapping[str, Hyperparameter], workload: Workload) -> Space:
-    free = {n: v for n, v in raw.items() if n not in workload.pinned}
-    conditions = _conditions(name, free, workload)
-    plain = {n: v.domain if isinstance(v, When) else v for n, v in free.items() if n in conditions}
+def _of_ranges(name: str, raw: dict[str, Any], workload: Workload) -> Space:
+    declared, conditions = workload.hyperparameters(), _conditions(name, raw, workload)
+    plain = {n: v.domain if isinstance(v, When) else v for n, v in raw.items() if n in conditions}
     domains = {n: fitted(declared[n], as_domain(n, v)) for n, v in plain.items()}
-    ordered = {n: domains[n] for n in _ordered(name, conditions)}
-    return Space(ordered, [], {n: c for n, c in conditions.items() if c})
+    return Space({n: domains[n] for n in _ordered(name, conditions)}, [], {n: c for n, c in conditions.items() if c})
 
 
 def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Any]:
@@ -248,8 +251,7 @@ def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, 
 
 
 def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
-    ranges = [n for n, v in raw.items() if isinstance(v, Domain | When)]
-    if ranges:
+    if ranges := [n for n, v in raw.items() if isinstance(v, Domain | When)]:
         raise UserError(
             f"a space is a grid or has ranges, not both, but in {name!r} {', '.join(ranges)} "
             "are ranges beside grid_search; make them grid_search([...]) too, or use tune.choice"

@@ -11,8 +11,7 @@ from contextlib import suppress
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.core.workload import Workload
-from fedtune.tuning.domains import ends, grid_values, require_points, size, values
-from fedtune.tuning.space_types import Config, Space, distinct, met
+from fedtune.tuning.space_types import Config, Space, distinct, ends, grid_values, met, require_points, size, values
 
 
 def as_grid(space: Space) -> Space:
@@ -58,12 +57,10 @@ def _grown(space: Space, names: list[str], config: Config) -> Iterator[Config]:
 
 
 def trials(limit: int, space: Space, points: list[Config], outside: int, moves: bool) -> int:
-    """How many trials there will be: at most one per configuration, as repeating one gives nothing new.
+    """How many of so many trials there will be: at most one per configuration, as repeating one gives nothing new.
 
-    limit    the number that was asked for
-    points   of a grid
-    outside  how many are tried that the space does not hold
-    moves    the scheduler moves configurations, so that those which begin alike go apart
+    points: of a grid.  outside: how many are tried that the space does not hold.  moves: the scheduler moves
+    configurations, so that those which begin alike go apart.
     """
     if not space.is_grid and not is_finite(space):
         return limit

@@ -35,9 +35,8 @@ class FederatedTrainable(tune.Trainable):
     """Reports one row of metrics a round; ends after the scenario's rounds, or when training diverges.
 
     A trial that diverged reports chance as its validation accuracy, the worst value of any other objective, `diverged`
-    and the reason, and ends: the searcher learns to avoid that region.  A trial with an error that would come again, a
-    `UserError` or an unexpected one, ends in the same way, marked as `broken`, and is not tried again.  Errors of
-    memory, disk or GPU may be temporary, and are tried again.  Checkpoints are written as often as their time allows.
+    and the reason.  A trial with an error that would come again, a `UserError` or an unexpected one, ends in the same
+    way, marked as `broken`.  Errors of memory, disk or GPU may be temporary, and are tried again.
     """
 
     declared_names: ClassVar[frozenset[str]] = frozenset()  # the names that a user's own Tuner may give; empty: any
@@ -96,9 +95,8 @@ class FederatedTrainable(tune.Trainable):
         except Diverged as error:
             return self._worst() | {"reason": str(error)}
         except torch.OutOfMemoryError as error:
-            error.args = (
-                f"{error}; give a larger --gpus-per-trial than {self._gpus:g}, or a smaller --model or --batch",
-            )
+            advice = f"give a larger --gpus-per-trial than {self._gpus:g}, or a smaller --model or --batch"
+            error.args = (f"{error}; {advice}",)
             raise
         except Exception as error:
             if not _lasts(error):
@@ -199,8 +197,10 @@ class FederatedTrainable(tune.Trainable):
         print(f"{self._who}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
         self._broken: Exception | None = None  # to be reported in the first step
         folder, self._before = self.onward.get(key(config), (None, 0.0))
+        ids = tuple(map(str, ray.get_gpu_ids())) if self._gpus else ()
+        at = Place(self._outputs, self.trial_id, self._cpus, self._gpus, ids)
         try:
-            self.run = self._start(config)
+            self.run: Runs = self.workload.trainer.trial(self.workload, config, self.data, at)
         except Exception as error:
             if not _lasts(error):
                 raise
@@ -209,11 +209,6 @@ class FederatedTrainable(tune.Trainable):
         if folder:
             self.load_checkpoint(folder)
         ray_internals.continue_from(self, self._round, self._before)  # Tune's rounds are ours
-
-    def _start(self, config: dict[str, Any]) -> Runs:
-        ids = tuple(map(str, ray.get_gpu_ids())) if self._gpus else ()
-        at = Place(self._outputs, self.trial_id, self._cpus, self._gpus, ids)
-        return self.workload.trainer.trial(self.workload, config, self.data, at)
 
     def cleanup(self) -> None:
         """Tune ends the actor: nothing that its run started goes on."""

@@ -25,12 +25,9 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     best = candidates.loc[excess.sort_values(kind="stable").index[0]]
     columns = {c.name: c.column for c in goal.constraints} | {o.name: o.column for o in goal.objectives}
     figures = ", ".join(f"{name} = {short(float(best[column]))}" for name, column in columns.items())
-    bounds = " and ".join(map(str, goal.constraints))
-    return (
-        f"none of the {several(len(candidates), 'longest trial')} satisfies {bounds}; the nearest is trial "
-        f"{best['trial']} with {figures}: loosen the bound, widen the space, or, where it is of communication, take "
-        "fewer --rounds or a lower --participation"
-    )
+    bounds, count = " and ".join(map(str, goal.constraints)), several(len(candidates), "longest trial")
+    nearest = f"the nearest is trial {best['trial']} with {figures}"
+    return f"none of the {count} satisfies {bounds}; {nearest}: loosen the bound, or widen the space"
 
 
 def caveats(searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
@@ -40,8 +37,8 @@ def caveats(searcher: str, trials: int, config: Mapping[str, Any], space: Mappin
 
 def on_test_rows(record: Mapping[str, Any]) -> list[str]:
     """What to know of a search that selected by figures of test rows, as --selects-on-test allows it."""
-    splits = {name: dict(entry).get("split") for name, entry in (record.get("metrics") or {}).items()}
-    if not (names := [name for name in Goal.from_record(record).names if splits.get(name) == "test"]):
+    metrics = record.get("metrics") or {}
+    if not (names := [n for n in Goal.from_record(record).names if dict(metrics.get(n, {})).get("split") == "test"]):
         return []
     return [
         f"SELECTED ON TEST ROWS: {' and '.join(names)} of {record['algorithm']} is measured on test rows and has "
@@ -51,12 +48,8 @@ def on_test_rows(record: Mapping[str, Any]) -> list[str]:
 
 def unseeded(record: Mapping[str, Any]) -> list[str]:
     """What to know of a search of a program that cannot be seeded."""
-    if record.get("repeatable", True):
-        return []
-    return [
-        f"{record['algorithm']} has no seed, so its trials cannot be repeated, and its runs on fresh seeds are "
-        "repetitions"
-    ]
+    what = "has no seed, so its trials cannot be repeated, and its runs on fresh seeds are repetitions"
+    return [] if record.get("repeatable", True) else [f"{record['algorithm']} {what}"]
 
 
 def as_random(searcher: str, trials: int, which: str) -> list[str]:

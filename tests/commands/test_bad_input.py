@@ -130,7 +130,7 @@ CASES = {
     GFPL + "--space {tmp}/when.py --scheduler pbt": "a space with conditions needs one of tpe, random, gp, nsga2",
     GFPL + "--space {tmp}/circle.py": "depend on one another",
     GFPL + "--space {tmp}/whenever.py": "unknown hyperparameter of gfpl in space",
-    GFPL + "--logger neptune": "--logger must be mlflow or wandb or tensorboard, but got 'neptune'",
+    GFPL + "--logger neptune": "--logger unknown choice 'neptune': known are mlflow, tensorboard, wandb",
     GFPL + "--device tpu": "device must be cpu, or cuda",
     GFPL + "--storage-path {tmp}/plain-file": "--storage-path must be a folder that can be written to",
     GFPL + "--storage-path s3://bucket/x": "--storage-path must be a folder",

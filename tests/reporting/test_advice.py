@@ -22,7 +22,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.reporting import advice
 from fedtune.reporting.findings import Findings
 from fedtune.runs.provenance import of_workload
-from fedtune.tuning import domains, ranges
+from fedtune.tuning import ranges, space_types
 from fedtune.tuning.checked import FinalCheck
 
 SPACE = {"lam": "0.1..10 log", "lr": "0.001..0.3 log", "momentum": "0..0.95"}
@@ -118,8 +118,8 @@ def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
 def test_a_range_in_words_is_read_as_it_was_written(name):
     hp: Hyperparameter = Experiment(algorithm="fedproto", scenario=Scenario()).hyperparameters()[name]
     domain = hp.domain()
-    read = ranges.of_text(domains.domain_text(domain), hp)
-    assert read and read.text() == domains.domain_text(domain)
+    read = ranges.of_text(space_types.domain_text(domain), hp)
+    assert read and read.text() == space_types.domain_text(domain)
     assert ranges.of_text("a | b", hp) is None and ranges.of_text("1..9 in steps of 2", hp) is None
 
 

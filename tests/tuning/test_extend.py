@@ -117,16 +117,11 @@ def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
         rows.append(source.step())
         if t == 4:
             source.save(tmp_path)
-    args = {
-        "workload": experiment,
-        "data": data,
-        "budget": Budget("rounds", 6),
-        "onward": {key(chosen): (str(tmp_path), 5.0)},
-    }
+    onward = {key(chosen): (str(tmp_path), 5.0)}
 
     class Actor(FederatedTrainable):
         def setup(self, config):  # as Tune calls it through with_parameters
-            super().setup(config, **args)
+            super().setup(config, experiment, data, Budget("rounds", 6), onward)
 
     actor = Actor(dict(chosen))
     for reuse in (False, True):

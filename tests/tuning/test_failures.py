@@ -280,22 +280,12 @@ def killed(interrupted: dict[int, Path]) -> Path:
     return interrupted[20]
 
 
-def garbage(*patterns: str) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        for pattern in patterns:
-            for file in run.glob(pattern):
-                file.write_bytes(random.Random(1).randbytes(300))
-
-    return damage
+def garbage(pattern: str) -> Callable[[Path], Any]:
+    return lambda run: [file.write_bytes(random.Random(1).randbytes(300)) for file in run.glob(pattern)]
 
 
-def cut(*patterns: str) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        for pattern in patterns:
-            for file in run.glob(pattern):
-                file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-    return damage
+def cut(pattern: str) -> Callable[[Path], Any]:
+    return lambda run: [f.write_bytes(f.read_bytes()[: f.stat().st_size // 2]) for f in run.glob(pattern)]
 
 
 def record(**changes: Any) -> Callable[[Path], None]:
@@ -306,13 +296,10 @@ def record(**changes: Any) -> Callable[[Path], None]:
     return damage
 
 
-def at_work(run: Path) -> set[Path]:
-    """The folders of trials that have not ended."""
-    return {file.parent for file in run.glob("*/result.json") if len(file.read_text().splitlines()) < ROUNDS}
-
-
 def checkpoints(run: Path) -> list[Path]:
-    return list(run.glob("*/checkpoint_*/0/state.pt"))
+    """Those of trials that have not ended."""
+    at_work = {f.parent for f in run.glob("*/result.json") if len(f.read_text().splitlines()) < ROUNDS}
+    return [file for file in run.glob("*/checkpoint_*/0/state.pt") if file.parents[2] in at_work]
 
 
 LOST = "cannot resume: Ray's saved state "
@@ -325,10 +312,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
     "record without options": (record(options=None), "does not say how the search was started"),
     "record with other options": (record(options=[1, 2]), "its options: should be a valid dictionary"),
-    "record with unknown options": (
-        record(options={"colour": "red"}),
-        "options that this fedtune does not know: colour",
-    ),
+    "record with unknown options": (record(options={"colour": "red"}), "that this fedtune does not know: colour"),
     "record of another format": (record(format=1), "has 1; run it again"),
 }
 
@@ -341,10 +325,7 @@ def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
     damage, message = STATE[name]
     damage(run)
     before = sorted(p.name for p in run.iterdir())
-    try:
-        ended = resume.main([str(run), "--no-dashboard"])
-    except SystemExit as error:  # argparse's own
-        ended = error.code
+    ended = resume.main([str(run), "--no-dashboard"])
     said = capsys.readouterr().err
     assert ended == 2 and said.count("\n") == 1 and message in said, said
     assert sorted(p.name for p in run.iterdir()) == before
@@ -358,8 +339,7 @@ def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
 def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    copies = [copy for copy in interrupted.values() if at_work(copy) & {f.parents[2] for f in checkpoints(copy)}]
-    run = copy_to(tmp_path, copies[-1])
+    run = copy_to(tmp_path, [copy for copy in interrupted.values() if checkpoints(copy)][-1])
     (run / "tuner.pkl").unlink()
     for file in checkpoints(run):
         file.write_bytes(file.read_bytes()[:1000])
@@ -415,9 +395,7 @@ def test_a_damaged_search_is_not_extended(
     assert status.main([str(run)]) == 0 and [p.name for p in tmp_path.iterdir()] == [run.name]
 
 
-@pytest.mark.parametrize(
-    "lacking", ["scheduler", "searcher", "started", "trials", "space", "scenario", "state", "budget"]
-)
+@pytest.mark.parametrize("lacking", "scheduler searcher started trials space scenario state budget".split())
 def test_a_record_that_lacks_something_is_refused(
     lacking: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

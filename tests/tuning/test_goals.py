@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ray import tune
 from ray.tune.schedulers import TrialScheduler
 from support.searches import QUICK, searched
 
+from fedtune.commands import status
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import LOSS_CAP
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, parse
@@ -74,14 +75,22 @@ def test_a_loss_is_judged_as_its_negative_would_be(name: str) -> None:
     assert most != decisions(name, BY_ACCURACY, -values)
 
 
-def test_what_a_scheduler_is_told_after_a_resume_is_the_objective() -> None:
-    rows = {"a": [{"trial_id": "a", "timestamp": 1, "training_iteration": 9, "val_loss": 0.25, "val_acc": 0.9}]}
-    goal = Goal(parse("val_loss"))
-    judge = schedulers.scheduler("asha", Budget("rounds", 27), 9, SPACE, goal)
-    kind = schedulers.find("asha")
-    assert kind.remember is not None
-    kind.remember(judge, Budget("rounds", 27), logs.metric_history(rows, "training_iteration", goal.attribute))
-    assert judge._brackets[0]._rungs[-1][1] == {"a": -0.25}  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("objective", "sign"), [("val_acc", 1), ("val_loss", -1)])
+def test_after_a_resume_a_new_scheduler_remembers_its_rungs_of_the_objective(objective: str, sign: int) -> None:
+    goal, other = Goal(parse(objective)), {"val_acc": "val_loss", "val_loss": "val_acc"}[objective]
+    rows = {
+        name: [
+            {"trial_id": name, "timestamp": t, "training_iteration": t, objective: value, other: 9.0}
+            for t in range(1, last + 1)
+        ]
+        for name, value, last in (("a", 0.5, 9), ("b", 0.7, 2), ("c", 0.6, 3))
+    }
+    rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, objective: 0.1, "diverged": True}]
+    judge: Any = schedulers.scheduler("asha", Budget("rounds", 27), 3, SPACE, goal)
+    heard = logs.metric_history(rows, "training_iteration", goal.attribute)
+    schedulers._tell_rungs(judge, Budget("rounds", 27), heard)
+    rungs = [(rung, dict(seen)) for rung, seen in judge._brackets[0]._rungs]
+    assert rungs == [(27, {}), (9, {"a": sign * 0.5}), (3, {"a": sign * 0.5, "c": sign * 0.6})]
 
 
 # ---- the searcher
@@ -140,15 +149,8 @@ def test_tpe_goes_where_constraints_are_kept() -> None:
         for i in range(40):
             lam = mine.suggest(str(i))["lam"]
             found.append(lam)
-            mine.on_trial_complete(
-                str(i),
-                {
-                    "training_iteration": 1,
-                    "val_acc": lam / 10,
-                    "complete": True,
-                    EXCESSES: [(lam - 4) / 4],
-                },
-            )
+            row = {"training_iteration": 1, "val_acc": lam / 10, "complete": True, EXCESSES: [(lam - 4) / 4]}
+            mine.on_trial_complete(str(i), row)
         return float(np.mean([lam <= 4 for lam in found[20:]]))
 
     assert kept(BY_ACCURACY) <= 0.1 and kept(Goal(constraints=constraints("comm_mb<=4"))) >= 0.4
@@ -182,16 +184,8 @@ def test_the_best_trial_is_the_best_that_keeps_the_constraints(goal: Goal, best:
 
 def test_the_best_round_of_a_trial_is_that_of_the_objective() -> None:
     rounds = pd.DataFrame(
-        {
-            "round": [1, 2, 3],
-            "val_acc": [0.5, 0.9, 0.7],
-            "test_acc": [0.4, 0.8, 0.6],
-            "val_loss": [0.9, 0.8, 0.3],
-            "seconds": 1.0,
-            "eval_seconds": 1.0,
-            "comm_mb": [1.0, 2.0, 3.0],
-            "val_gain": [1.0, 0.0, 2.0],
-        }
+        {"round": [1, 2, 3], "val_acc": [0.5, 0.9, 0.7], "test_acc": [0.4, 0.8, 0.6], "val_loss": [0.9, 0.8, 0.3]}
+        | {"seconds": 1.0, "eval_seconds": 1.0, "comm_mb": [1.0, 2.0, 3.0], "val_gain": [1.0, 0.0, 2.0]}
     )
     assert tables.trial_summary(rounds)["best_round"] == 2
     found = tables.trial_summary(rounds, Goal(parse("val_loss")))
@@ -218,18 +212,16 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
 # ---- a whole search
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> SimpleNamespace:
-    """FedAvg sends 1.1 MB in six rounds here; with fewer of them taking part, less."""
-    return searched(
-        tmp_path_factory.mktemp("goal"),
+@pytest.mark.long  # a search of Ray's
+@pytest.mark.usefixtures("one_ray")
+def test_a_search_for_the_lowest_loss_under_constraints_finds_it(tmp_path: Path, capsys: Any) -> None:
+    """Its record, study, final check, status and frames are of its objective."""
+    found = searched(  # FedAvg sends 1.1 MB in six rounds here; with fewer of them taking part, less
+        tmp_path,
         "--algo fedavg --trials 6 --rounds 6 --scheduler asha --grace 2 --max-concurrent 2 --objective val_loss "
         f"--subject-to val_acc>=0.3,comm_mb<=9 {QUICK.replace('--final-seeds 0', '--final-seeds 2')}",
     )
 
-
-@pytest.mark.long  # a search of Ray's
-def test_a_search_for_the_lowest_loss_under_constraints_finds_it(found: SimpleNamespace) -> None:
     ended = found.trials[found.trials["status"] == "finished"]
     kept = ended[(ended["last_val_acc"] >= 0.3) & (ended["comm_mb"] <= 9)]
     best = StudyFolder(found.folder).best["found"]
@@ -240,24 +232,21 @@ def test_a_search_for_the_lowest_loss_under_constraints_finds_it(found: SimpleNa
     fine = (found.rounds["val_acc"] >= 0.3) & (found.rounds["comm_mb"] * 6 / found.rounds["round"] <= 9)
     assert (judged[fine] == found.rounds["val_loss"][fine]).all() and (judged[~fine] > 1e11).all()
 
-
-@pytest.mark.long  # a search of Ray's
-def test_its_study_minimises_and_holds_what_each_trial_broke(found: SimpleNamespace) -> None:
     study = StudyFolder(found.folder).study
     assert study is not None and study.direction.name == "MINIMIZE"
     for trial in study.trials:
         assert set(trial.constraints) == {"val_acc>=0.3", "comm_mb<=9"}
-    assert study.best_trial.user_attrs["trial"] == StudyFolder(found.folder).best["found"]["trial"]
-
-
-@pytest.mark.long  # a search of Ray's
-def test_its_final_check_keeps_the_objective_its_test_twin_and_the_clients(found: SimpleNamespace) -> None:
+    assert study.best_trial.user_attrs["trial"] == best["trial"]
     checked = pd.DataFrame(found.record["final"])
     assert {"val_loss", "test_loss", "test_acc_lowest", "comm_mb", "test_acc"} <= set(checked)
     clients = StudyFolder(found.folder).clients
     last = clients[clients["scored"] == "last"].groupby(["configuration", "seed"])["test_acc"].mean()
     for row in found.record["final"]:
         assert last[row["configuration"], row["seed"]] == pytest.approx(row["test_acc"], abs=1e-12)
+    assert status.main([str(found.folder)]) == 0
+    assert "lowest last val_loss" in capsys.readouterr().out
+    assert frames.load(found.folder)[0]["best_val_loss"].notna().any()
+    assert found.record["options"]["subject_to"] == "val_acc>=0.3,comm_mb<=9"
 
 
 @pytest.mark.parametrize("name", ["val_loss", "val_acc_worst10", "val_acc_rows", "val_recall"])
@@ -269,26 +258,11 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
         for s in (1, 2, 3)
     ]
     goal = Goal(parse(f"{name}:max", {"val_recall": ""}) if name == "val_recall" else parse(name))
-    p = SimpleNamespace(
-        goal=goal,
-        options=SimpleNamespace(final_seeds=3),
-        run_word="seed",
-        workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True)),
-    )
+    workload = SimpleNamespace(traits=SimpleNamespace(repeatable=True))
+    p: Any = SimpleNamespace(goal=goal, run_word="seed", workload=workload)
     messages._say_checked(p, FinalCheck(pd.DataFrame(rows), goal.first))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [tested, "on", "3", "fresh", "seeds,", "last", "round"]
     best = next(line for line in lines if "best" in line)
     assert "0.5200 ± 0.0248" in best and "0.5100  0.5200  0.5300" in best
     assert any("best: test accuracy" in line and "0.9000 ± 0.0000" in line for line in lines)
-
-
-@pytest.mark.long  # a search of Ray's
-def test_status_and_frames_read_it_by_its_objective(found: SimpleNamespace, capsys: Any) -> None:
-    from fedtune.commands import status
-
-    assert status.main([str(found.folder)]) == 0
-    assert "lowest last val_loss" in capsys.readouterr().out
-    trials, _ = frames.load(found.folder)
-    assert trials["best_val_loss"].notna().any()
-    assert json.loads((found.folder / "run.json").read_text())["options"]["subject_to"] == "val_acc>=0.3,comm_mb<=9"

@@ -1,4 +1,4 @@
-"""A search is shown where it is watched, can go unshown, and its rows are kept by somebody else."""
+"""A search is shown where it is watched, and can go unshown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver
 from fedtune.tuning.callbacks.live_view import LiveView
-from fedtune.tuning.driver import TrialRows
 
 LOSS = Goal(parse("val_loss"))
 OF_LOSS = (("a", 0.5, -0.1), ("b", 0.1, 0.3), ("c", 0.4, -0.2))  # trial, loss, by how much it breaks a constraint
@@ -68,16 +67,7 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
     peak, running = (line.split() for line in got.splitlines()[2:])
-    assert running == ["d", "3/5", "0.6500", "4"] and peak == [
-        "best",
-        "round",
-        "so",
-        "far",
-        "a",
-        "1/5",
-        "0.7000",
-        "0.5",
-    ]
+    assert running == ["d", "3/5", "0.6500", "4"] and peak == "best round so far a 1/5 0.7000 0.5".split()
 
 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
@@ -97,11 +87,18 @@ def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(cap
     ]
 
 
-def test_the_best_so_far_keeps_the_constraints() -> None:
-    view = made(
-        before={name: [row(1, 0.0, val_loss=loss, **{EXCESSES: [by]})] for name, loss, by in OF_LOSS}, goal=LOSS
-    )
-    assert view.best == (0.4, "c", 1, {})
+@pytest.mark.parametrize(
+    ("goal", "before", "best"),
+    [
+        (BY_ACCURACY, [("x", row(t, v, config={"lam": 7.0})) for t, v in ((1, 0.8), (2, 0.1))], (0.8, "x", 1)),
+        (LOSS, [(n, row(1, 0.0, val_loss=loss, **{EXCESSES: [by]})) for n, loss, by in OF_LOSS], (0.4, "c", 1)),
+    ],
+)
+def test_a_resumed_search_knows_the_best_round_of_before_that_keeps_the_constraints(
+    goal: Goal, before: list[tuple[str, dict]], best: tuple
+) -> None:
+    view = made(before={name: [row for n, row in before if n == name] for name, _ in before}, goal=goal)
+    assert view.best == (*best, before[0][1].get("config", {}))
 
 
 def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,11 +107,6 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
     for result in (row(1, 0.6), row(2, 0.1, diverged=True)):
         driver.TensorBoard().log_trial_result(0, trial("a"), result)
     assert written == [row(1, 0.6)]
-
-
-def test_a_resumed_search_knows_the_peak_of_before() -> None:
-    view = made(before={"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]})
-    assert view.best == (0.8, "x", 1, {"lam": 7.0})
 
 
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,10 +141,9 @@ def test_where_a_search_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # colours in a log do not make it a terminal
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False))
     assert not terminal.watched()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
-    assert terminal.in_notebook()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert not terminal.in_notebook()
+    for shell, notebook in ((SimpleNamespace(kernel=1), True), (None, False)):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        assert terminal.in_notebook() == notebook
 
 
 def test_names_and_values_of_the_users_are_shown_as_they_are() -> None:
@@ -171,10 +162,3 @@ def test_what_goes_wrong_in_showing_does_not_end_the_search(monkeypatch: pytest.
     with view.window:
         follow(view)
     assert len(view.ended) == 4
-
-
-def test_rows_are_kept_whoever_looks() -> None:
-    kept = TrialRows({"old": [row(1, 0.3)]})
-    kept.on_trial_result(0, [], trial("a"), row(1, 0.5))
-    kept.on_trial_result(0, [], trial("old"), row(2, 0.6))
-    assert dict(kept) == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}

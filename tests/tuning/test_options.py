@@ -12,9 +12,9 @@ import pytest
 from fedtune.commands.search import parser
 from fedtune.core.errors import UserError
 from fedtune.experiment.scenario import FLAGS, Scenario
-from fedtune.tuning import programs, schedulers, searchers
+from fedtune.tuning import programs
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options import arguments, search
+from fedtune.tuning.options import arguments
 from fedtune.tuning.options import types as options
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
@@ -110,11 +110,6 @@ def test_every_option_has_help_and_stands_in_the_parser() -> None:
 
 def test_no_option_has_the_name_of_a_scenario_field() -> None:
     assert not {f.name for f in dataclasses.fields(SearchOptions)} & {f.name for f in dataclasses.fields(Scenario)}
-
-
-def test_names_that_help_lists_are_those_there_are() -> None:
-    assert search.SCHEDULERS == tuple(schedulers.KINDS)
-    assert set(search.SEARCHERS) == set(searchers.KINDS)
 
 
 def test_fields_and_pinned_values_get_their_types() -> None:

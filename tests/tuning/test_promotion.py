@@ -44,25 +44,21 @@ def halving(trials: int, grace: int, limit: int, eta: int, value: Curve) -> list
     left: list[set[int]] = [set() for _ in ends]
     jobs, new = [], iter(range(trials))
 
-    def best(k: int) -> list[int]:
-        return sorted(came[k], key=lambda t: (-value(t, ends[k]), came[k].index(t)))
-
-    def job() -> tuple[int, int] | None:
+    def promoted(share: int) -> tuple[int, int] | None:
+        """The best of so many parts of a rung, from the highest on, that has not left it."""
         for k in range(len(ends) - 2, -1, -1):
-            ready = [t for t in best(k)[: len(came[k]) // eta] if t not in left[k]]
-            if ready:
-                left[k].add(ready[0])
-                return ready[0], k + 1
-        if (fresh := next(new, None)) is not None:
-            return fresh, 0
-        if came[-1]:
-            return None
-        for k in range(len(ends) - 2, -1, -1):
-            ready = [t for t in best(k) if t not in left[k]]
-            if ready:
+            best = sorted(came[k], key=lambda t: (-value(t, ends[k]), came[k].index(t)))
+            if ready := [t for t in best[: len(came[k]) // share] if t not in left[k]]:
                 left[k].add(ready[0])
                 return ready[0], k + 1
         return None
+
+    def job() -> tuple[int, int] | None:
+        if found := promoted(eta):
+            return found
+        if (fresh := next(new, None)) is not None:
+            return fresh, 0
+        return None if came[-1] else promoted(1)
 
     while (found := job()) is not None:
         trial, k = found
@@ -85,15 +81,13 @@ def simulated(
     scheduler: Promotion, trials: int, limit: int, value: Curve, diverging: Mapping[int, int] | None = None
 ) -> SimulatedSearch:
     """A search in one slot.  diverging: the round in which a trial diverges."""
-    ends = {trial: at - 1 for trial, at in (diverging or {}).items()}
+
+    def curve(config: dict[str, Any]) -> list[float]:
+        end = (diverging or {}).get(n := config["n"], limit + 1)
+        return [value(n, r) for r in range(1, end)]
+
     searcher: Any = Listed()
-    return SimulatedSearch(
-        searcher=searcher,
-        scheduler=scheduler,
-        curve=lambda c: [value(c["n"], r) for r in range(1, ends.get(c["n"], limit) + 1)],
-        rounds=limit,
-        trials=trials,
-    )
+    return SimulatedSearch(searcher=searcher, scheduler=scheduler, curve=curve, rounds=limit, trials=trials)
 
 
 def play(search: SimulatedSearch) -> Iterator[tuple[int, int]]:
@@ -117,29 +111,16 @@ def killed(first: SimulatedSearch, scheduler: Promotion, value: Curve, last: int
 
 
 def promotion(grace: int, limit: int, eta: int) -> Promotion:
-    return Promotion(
-        time_attr="training_iteration",
-        max_t=limit,
-        grace_period=grace,
-        reduction_factor=eta,
-        metric=METRIC,
-        mode=OBJECTIVES[METRIC],
-    )
+    judged = {"time_attr": "training_iteration", "metric": METRIC, "mode": OBJECTIVES[METRIC]}
+    return Promotion(**judged, max_t=limit, grace_period=grace, reduction_factor=eta)
 
 
 @pytest.mark.parametrize("value", [noise, steps])
 @pytest.mark.parametrize(
     ("trials", "grace", "limit", "eta"),
     [
-        (1, 1, 9, 3),
-        (2, 1, 9, 3),
-        (3, 1, 9, 3),
-        (30, 1, 27, 3),
-        (81, 1, 81, 3),
-        (40, 2, 30, 2),
-        (50, 1, 64, 4),
-        (7, 5, 5, 3),
-        (20, 4, 100, 3),
+        *((trials, 1, 9, 3) for trials in (1, 2, 3)),
+        *((30, 1, 27, 3), (81, 1, 81, 3), (40, 2, 30, 2), (50, 1, 64, 4), (7, 5, 5, 3), (20, 4, 100, 3)),
     ],
 )
 def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
@@ -148,17 +129,12 @@ def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
     search, noted = simulated(promotion(grace, limit, eta), trials, limit, value), list[str]()
     search._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda t: noted.append(t.trial_id))
     reports = list(search.run())
-    jobs = halving(trials, grace, limit, eta, value)
-    at: Counter[int] = Counter()
-    want = []
-    for trial, end in jobs:
-        want += [(trial, round) for round in range(at[trial] + 1, end + 1)]
-        at[trial] = end
+    want, at, of = jobs(trials, grace, limit, eta, value)
     assert [(r.trial, r.round) for r in reports] == want
     assert max(at.values()) == limit  # somebody has played to the end
-    following = [trial for trial, _ in jobs[1:]] + [-1]
+    following = [trial for trial, _ in of[1:]] + [-1]
     assert [r.trial for r in reports if r.status == "paused"] == [  # whoever goes on at once does not pause
-        trial for (trial, end), then in zip(jobs, following, strict=True) if end < limit and then != trial
+        trial for (trial, end), then in zip(of, following, strict=True) if end < limit and then != trial
     ]
     ended: Any = search.searcher.ended  # type: ignore[attr-defined]
     assert sorted(noted, key=int) == [str(t) for t in range(trials) if at[t] < limit]
@@ -341,65 +317,56 @@ def ray_here(one_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-class Whole:
-    """Every configuration played to its end: the curve of each that a search suggests, without Ray."""
-
-    def __init__(self) -> None:
-        found, self.curves = walks(), []
-        for number in range(30):
-            suggested = found.suggest(str(number))
-            assert isinstance(suggested, dict)
-            walk = Walk.__new__(Walk)  # no trial of Ray's
-            walk.folder = Path("/none")
-            walk.reset_config(suggested)
-            self.curves.append([walk.step()[METRIC] for _ in range(LIMIT)])
-
-    def value(self, trial: int, round: int) -> float:
-        return self.curves[trial][round - 1]
-
-
 @pytest.fixture(scope="module")
-def whole() -> Whole:
-    return Whole()
+def whole() -> Curve:
+    """Every configuration that a search suggests, played to its end without Ray."""
+    found, curves = walks(), []
+    for number in range(30):
+        suggested = found.suggest(str(number))
+        assert isinstance(suggested, dict)
+        walk = Walk.__new__(Walk)  # no trial of Ray's
+        walk.folder = Path("/none")
+        walk.reset_config(suggested)
+        curves.append([walk.step()[METRIC] for _ in range(LIMIT)])
+    return lambda trial, round: curves[trial][round - 1]
 
 
-def jobs(trials: int, whole: Whole) -> tuple[list[tuple[int, int]], dict[int, int]]:
-    """What the paper's algorithm plays: trial and round, in order; and each trial's last round."""
-    at: dict[int, int] = {}
-    played = []
-    for trial, end in halving(trials, 1, LIMIT, 3, whole.value):
-        played += [(trial, round) for round in range(at.get(trial, 0) + 1, end + 1)]
+def jobs(*rule: Any) -> tuple[list[tuple[int, int]], Counter[int], list[tuple[int, int]]]:
+    """What the paper's algorithm plays: trial and round, in order; each trial's last round; and the jobs."""
+    at, played, of = Counter[int](), [], halving(*rule)
+    for trial, end in of:
+        played += [(trial, round) for round in range(at[trial] + 1, end + 1)]
         at[trial] = end
-    return played, at
+    return played, at, of
 
 
-def assert_as_whole(got: SimpleNamespace, whole: Whole) -> None:
+def assert_as_whole(got: SimpleNamespace, whole: Curve) -> None:
     """Every round is bit for bit what it is in a trial that never paused; the study was told how trials ended."""
-    assert not got.grid.errors and all(value == whole.value(trial, round) for trial, round, value in got.log.rows)
+    assert not got.grid.errors and all(value == whole(trial, round) for trial, round, value in got.log.rows)
     last: dict[int, int] = {}
     for trial, round in sorted(got.log.played()):
         last[trial] = round
     for trial in got.study.trials:
         number = got.log.numbers[trial.user_attrs["trial"]]
         assert trial.state.name == ("COMPLETE" if last[number] == LIMIT else "PRUNED")
-        assert trial.value == whole.value(number, last[number])
+        assert trial.value == whole(number, last[number])
         assert set(range(1, min(last[number] + 1, LIMIT))) <= set(trial.intermediate_values)
     assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(last.values())
 
 
-def test_dead_workers_change_no_number(ray_here: Path, whole: Whole) -> None:
+def test_dead_workers_change_no_number(ray_here: Path, whole: Curve) -> None:
     """One dies in the middle, one while its trial is to pause."""
     (ray_here / "dead").mkdir()
     for cause in ("step", "save"):
         (ray_here / "dead" / cause).touch()
     got = searched(ray_here / "dead", 20)
-    want, at = jobs(20, whole)
+    want, _, _ = jobs(20, 1, LIMIT, 3, whole)
     assert not list((ray_here / "dead").glob("s*")) and len(got.log.rows) > len(want)
     assert list(dict.fromkeys(got.log.played())) == want  # some were played again
     assert_as_whole(got, whole)
 
 
-def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Whole) -> None:
+def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Curve) -> None:
     (ray_here / "two").mkdir()
     (ray_here / "two" / "two").touch()
     got = searched(ray_here / "two", 15, slots=2)
@@ -439,9 +406,7 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> 
     played = rounds.groupby("trial")["round"].apply(list).to_dict()
     assert played == {t.trial: list(range(1, t.rounds + 1)) for t in trials.itertuples()}
     value = rounds.set_index(["trial", "round"])[METRIC]
-    last: dict[int, int] = {}
-    for trial, end in halving(9, 1, 9, 3, lambda t, r: value[trials["trial"][t], r]):
-        last[trial] = end
+    last = dict(halving(9, 1, 9, 3, lambda t, r: value[trials["trial"][t], r]))
     assert trials["rounds"].to_dict() == last
     assert (trials["status"] == trials["rounds"].map(lambda r: "finished" if r == 9 else "stopped")).all()
     rows = [row for rows in logs.logged(undisturbed).values() for row in rows]

@@ -27,24 +27,14 @@ def hear(recorder: TrialRows, some: SimpleNamespace, results: list[dict]) -> Non
 
 
 def test_a_trial_that_goes_on_after_its_end_keeps_its_order() -> None:
-    recorder, one = TrialRows({"old": rows(), "one": rows(1, 2)}), trial("one")
+    recorder, one = TrialRows({"old": rows(), "one": rows(1, 2)}, ["val_acc"]), trial("one")
     hear(recorder, one, rows(3, 4))
     recorder.on_trial_error(0, [], one)
+    assert set(one.run_metadata.metric_analysis) == {"val_acc"}  # of an ended trial Tune keeps the goal alone
     hear(recorder, one, rows(5, 5))
     assert recorder["one"] == rows(1, 5)
     assert list(recorder) == ["old", "one"] and len(recorder) == 2
     assert dict(recorder) == {"old": rows(), "one": rows(1, 5)}
-
-
-def test_of_an_ended_trial_tune_keeps_the_goal_alone() -> None:
-    recorder, one = TrialRows(goal=["val_acc"]), trial("one")
-    hear(recorder, one, rows())
-    recorder.on_trial_complete(0, [], one)
-    assert one.run_metadata.metric_analysis["val_acc"]["max"] == 1.0
-    assert set(one.run_metadata.metric_analysis) == set(one.run_metadata.metric_n_steps) == {"val_acc"}
-    assert len(one.run_metadata.get_json_state()) < 4_000
-    hear(recorder, one, rows(4, 4))  # Tune may go on
-    assert one.run_metadata.metric_analysis["val_acc"]["last"] == 0.25
 
 
 def test_a_thousand_trials_of_thirty_rounds_take_at_most_twenty_megabytes() -> None:

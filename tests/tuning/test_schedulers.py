@@ -14,7 +14,6 @@ from fedtune.tuning.space import Space
 
 RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])
 PACES = Space({"body_lr_scale": tune.choice([0.0, 0.1])}, [])
-GRID = Space({}, [{"lam": 1.0}, {"lam": 2.0}])
 
 
 @pytest.mark.parametrize("name", schedulers.SCHEDULERS)
@@ -63,20 +62,10 @@ def test_rungs_start_at_the_grace_period():
     assert schedulers.rungs("none", 60, 20) == schedulers.rungs("median", 60, 20) == []
 
 
-@pytest.mark.parametrize(
-    ("searcher", "scheduler", "space", "structural", "message"),
-    [
-        ("tpe", "asha", GRID, (), "a grid takes --searcher grid"),
-        ("tpe", "pbt", RANGES, (), "use --searcher random"),
-        ("random", "pbt", RANGES, ("lam",), "lam changes their shape"),
-        ("random", "pbt", PACES, (), "with body_lr_scale 0 no body is sent; leave 0 out"),
-        ("tp", "asha", RANGES, (), "did you mean 'tpe'"),
-        ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
-    ],
-)
-def test_unusable_combinations_are_refused(searcher, scheduler, space, structural, message):
-    with pytest.raises(UserError, match=message):
-        searchers.require_combination(searcher, scheduler, space, BY_ACCURACY, structural)
+def test_trials_that_copy_weights_have_one_pace_or_all_send_a_body() -> None:
+    """Other combinations that are refused are rows of tests/commands/test_bad_input.py."""
+    with pytest.raises(UserError, match="with body_lr_scale 0 no body is sent; leave 0 out"):
+        searchers.require_combination("random", "pbt", PACES, BY_ACCURACY, ())
 
 
 def test_a_resumed_search_has_the_limit_that_was_asked_for_now():

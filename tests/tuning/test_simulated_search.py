@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,12 @@ from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.space_types import Space
 
 
-def simulated(
-    scheduler: str, curves: np.ndarray, grace: int = 1, slots: int = 1
-) -> tuple[list[SimulatedRound], Listed]:
-    """All curves [trial, round] as trials under a scheduler."""
-    trials, rounds = curves.shape
-    searcher = Listed()
-    judge = schedulers.scheduler(scheduler, Budget("rounds", rounds), grace, Space({}, []))
-    search = SimulatedSearch(
-        searcher=searcher, scheduler=judge, curve=lambda c: curves[c["n"]], rounds=rounds, trials=trials, slots=slots
-    )  # type: ignore[arg-type]
+def simulated(scheduler: str, curves: Sequence[np.ndarray], **more: Any) -> tuple[list[SimulatedRound], Listed]:
+    """Each curve as a trial under a scheduler, which judges from the first round on; a shorter one diverges."""
+    searcher, rounds = Listed(), len(curves[0])
+    judge = schedulers.scheduler(scheduler, Budget("rounds", rounds), 1, Space({}, []))
+    of: Any = {"searcher": searcher, "scheduler": judge, "rounds": rounds, "trials": len(curves), **more}
+    search = SimulatedSearch(**of, curve=lambda c: curves[c["n"]])
     return list(search.run()), searcher
 
 
@@ -56,7 +53,7 @@ def test_it_is_the_search_that_ray_runs(scheduler: str, trials: int, tmp_path: P
         algo="local", fields={"rounds": 9, "clients": 4}, grace=1, scheduler=scheduler, trials=trials
     )
     p = plan.make(replace(options, storage_path=str(tmp_path), name="other"))
-    searcher: Any = searchers.searcher(p.searcher, p.space, p.points, [{}], 0, "study", p.goal)
+    searcher: Any = searchers.searcher(p.searcher, p.space, p.points, [{}], 0, "study", goal=p.goal)
     judge = schedulers.scheduler(scheduler, p.budget, p.grace, p.space)
     search = SimulatedSearch(
         searcher=searcher, scheduler=judge, curve=lambda c: curves[tuple(c.items())], rounds=9, trials=trials
@@ -96,12 +93,7 @@ def test_asha_in_one_slot_is_its_rule() -> None:
 
 def test_what_diverges_ends_with_the_worst_value_and_is_told() -> None:
     curves = [np.array([0.5, 0.6, 0.7]), np.array([0.9]), np.array([0.1, 0.2, 0.3])]
-    searcher = Listed()
-    judge = schedulers.scheduler("none", Budget("rounds", 3), 1, Space({}, []))
-    search = SimulatedSearch(
-        searcher=searcher, scheduler=judge, curve=lambda c: curves[c["n"]], rounds=3, trials=3, worst=0.25
-    )  # type: ignore[arg-type]
-    reports = list(search.run())
+    reports, searcher = simulated("none", curves, worst=0.25)
     assert [r.status for r in reports if r.trial == 1] == ["running", "diverged"]
     assert searcher.ended["1"]["diverged"] and searcher.ended["1"][METRIC] == 0.25
     assert not searcher.ended["1"]["complete"] and searcher.ended["2"]["complete"]

@@ -12,13 +12,14 @@ from ray import tune
 from fedtune.commands import list as list_command
 from fedtune.core import hyper
 from fedtune.core.errors import UserError
-from fedtune.experiment import registry
+from fedtune.experiment import registry, scenarios
 from fedtune.experiment.algorithm import first_round
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedpa import FedPA
 from fedtune.trainables.gfpl import GFPL
-from fedtune.tuning import domains, schedulers, searchers, space, space_facts
+from fedtune.tuning import plan, schedulers, searchers, space, space_facts, space_types
+from fedtune.tuning.options.search import SearchOptions
 
 
 def experiment(algo="gfpl", **pinned):
@@ -117,10 +118,34 @@ def test_pinned_hyperparameters_leave_the_space():
         space.load("default", experiment("fedprox", mu=0.1, lr=0.1, momentum=0.0, local_epochs=1))
 
 
+ENTRIES = [
+    (
+        "'batch': tune.uniform(4, 8)",
+        "batch takes whole numbers, but its range 4.0..8.0 has others",
+    ),
+    ("'batch': tune.qrandint(4, 64, 4)", "uniform or log-uniform, but got Integer Quantized; or list the values"),
+    ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end of it is 4.5"),
+    ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
+    ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
+    ("'batch': tune.choice([4, 8, 4])", "batch needs different values, but its choice has 4 several times"),
+    ("'batch': tune.choice(['8', 8])", "batch needs different values, but its choice has 8 several times"),
+    ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
+    ("'batch': tune.choice([4, None])", "batch must be a whole number .* but got None"),
+    ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),
+    ("'lr': tune.choice([0.1, float('nan')])", "lr must be a number .* but got nan"),
+    ("'batch': np.array([4, 8])", r"batch must be a whole number .* but got array\(\[4, 8\]\)"),
+    ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0..0.1 has others; use a"),
+    ("'local_steps': tune.randint(-1, 5)", "local_steps must be a whole number .* but got -1"),
+    ("'optimizer': tune.uniform(0, 1)", "optimizer .*sgd | adam"),
+    ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
+    ("'lr': lambda: 0.1", "lr must be a number in"),
+    ("'lr': {'a': tune.uniform(0, 1)}", "lr must be a number in"),
+]  # of a space, and why each is refused
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SPACE = {'lam': tune.uniform(1, 2), 'every': tune.grid_search([1])}", "a grid or has ranges, not both"),
         ("SPACE = {'lamm': tune.uniform(1, 2)}", "did you mean 'lam'"),
         ("SPACE = {'lam': tune.uniform(1, 200)}", "lam must be a number in .*got 200"),
         ("SPACE = {'linkage': tune.choice(['ball', 'bal'])}", "linkage must be one of .*got 'bal'"),
@@ -128,8 +153,8 @@ def test_pinned_hyperparameters_leave_the_space():
         ("SPACE = {}", "something to vary"),
         ("SPACE = [{'lam': 'x'}]", "lam must be a number"),
         ("SPACE = {'lam': tune.randn()}", "lam must be a range or a choice .* but got Float Normal"),
-        ("SPACE = ", r"\.py:\d is not valid Python: invalid syntax"),
         ("default = 3", "unknown search space"),
+        *((f"import numpy as np\nSPACE = {{{entry}}}", message) for entry, message in ENTRIES),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_refused_in_one_line(tmp_path, text, message):
@@ -167,7 +192,8 @@ def test_a_space_gives_what_its_hyperparameters_declare(tmp_path, entry, text):
 def suggested(kind, found, first):
     """What a searcher gives over a space, or population based training makes of it."""
     if found.is_grid or kind == "grid":
-        return found.points or [{n: v} for n, d in found.domains.items() if domains.size(d) for v in domains.values(d)]
+        finite = {n: d for n, d in found.domains.items() if space_types.size(d)}
+        return found.points or [{n: v} for n, d in finite.items() for v in space_types.values(d)]
     if kind == "pbt":
         rng = random.Random(0)
         config = dict(first)
@@ -194,50 +220,18 @@ SPACE = {'batch': tune.choice([4, 8]), 'lr': when(tune.uniform(0.1, 0.5), batch=
     assert from_file(tmp_path, text, "fedavg").conditions == {"lr": {"batch": (8,)}, "momentum": {"batch": (4, 8)}}
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        (
-            "'batch': tune.uniform(4, 8)",
-            "batch takes whole numbers, but its range 4.0..8.0 has others",
-        ),
-        ("'batch': tune.qrandint(4, 64, 4)", "uniform or log-uniform, but got Integer Quantized; or list the values"),
-        ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end of it is 4.5"),
-        ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
-        ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
-        ("'batch': tune.choice([4, 8, 4])", "batch needs different values, but its choice has 4 several times"),
-        ("'batch': tune.choice(['8', 8])", "batch needs different values, but its choice has 8 several times"),
-        ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
-        ("'batch': tune.choice([4, None])", "batch must be a whole number .* but got None"),
-        ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),
-        ("'lr': tune.choice([0.1, float('nan')])", "lr must be a number .* but got nan"),
-        ("'batch': np.array([4, 8])", r"batch must be a whole number .* but got array\(\[4, 8\]\)"),
-        ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0..0.1 has others; use a"),
-        ("'local_steps': tune.randint(-1, 5)", "local_steps must be a whole number .* but got -1"),
-        ("'optimizer': tune.uniform(0, 1)", "optimizer .*sgd | adam"),
-        ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
-        ("'lr': lambda: 0.1", "lr must be a number in"),
-        ("'lr': {'a': tune.uniform(0, 1)}", "lr must be a number in"),
-        ("'batch': tune.grid_search('48')", "grid_search needs a list of values"),
-    ],
-)
-def test_a_space_that_gives_something_else_is_refused_before_anything_starts(tmp_path, entry, message):
-    with pytest.raises(UserError, match=message):
-        from_file(tmp_path, f"import numpy as np\nSPACE = {{{entry}}}", "fedavg")
-
-
 def test_none_is_chosen_only_where_it_is_the_default():
     """A trial's table could not tell it from the value of a trial that did not have the hyperparameter."""
     named = lambda default: replace(hyper.hyper(default, choices=("a", None)).metadata["hp"], name="kind")  # noqa: E731
-    assert domains.fitted(named(None), tune.choice(["a", None])).categories == ["a", None]
+    assert space_types.fitted(named(None), tune.choice(["a", None])).categories == ["a", None]
     with pytest.raises(UserError, match="kind .* but its choice has None"):
-        domains.fitted(named("a"), tune.choice(["a", None]))
+        space_types.fitted(named("a"), tune.choice(["a", None]))
 
 
 def test_domains_in_words():
-    assert domains.domain_text(tune.loguniform(0.1, 10)) == "0.1..10 log"
-    assert domains.domain_text(tune.randint(1, 5)) == "1..4"
-    assert domains.domain_text(tune.choice(["a", True])) == "a | True"
+    assert space_types.domain_text(tune.loguniform(0.1, 10)) == "0.1..10 log"
+    assert space_types.domain_text(tune.randint(1, 5)) == "1..4"
+    assert space_types.domain_text(tune.choice(["a", True])) == "a | True"
 
 
 @pytest.fixture
@@ -269,3 +263,71 @@ def test_the_derived_space_of_gfpl_is_listed(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "space default: lam 0.05..100 log, components 1..16," in out and "lr 0.001..0.3 log" in out
     assert "linkage ball" not in out.partition("space default")[2], "choices are left to a file"
+
+
+# ---- what has no effect anywhere in a space leaves it, with a line; what may have one stays
+
+
+def loaded(name="default", algo="gfpl", scenario=None, **pinned):
+    e = Experiment(algorithm=algo, scenario=scenario or scenarios.find("digits-w4"), pinned=pinned)
+    return space.load(name, e), e
+
+
+def test_with_few_rows_a_class_the_number_of_components_leaves(capsys):
+    whole, e = loaded()
+    found = space_facts.without_idle(whole, e)
+    assert set(whole.names) - set(found.names) == {"components"}
+    assert (
+        "note: components has no effect here and is not searched: a class has at most 9 rows" in capsys.readouterr().err
+    )
+    many, e = loaded(scenario=scenarios.find("gfpl-fmnist-w4"))
+    assert space_facts.without_idle(many, e) == many
+
+
+def test_what_another_hyperparameter_of_the_space_decides_stays():
+    """Momentum is idle under Adam, but not where the space has both optimisers."""
+    adam = Scenario(optimizer="adam")
+    alone, e = loaded("default", "fedavg", adam)
+    assert "momentum" not in space_facts.without_idle(alone, e).names and "momentum" in alone.names
+    both = space.varied(alone, ["optimizer"], e)
+    assert "momentum" in space_facts.without_idle(both, e).names
+
+
+def test_pinned_ablations_take_what_is_theirs_along():
+    whole, e = loaded("wide", scenario=scenarios.find("gfpl-fmnist-w4"), pfg=False)
+    left = set(space_facts.without_idle(whole, e).names)
+    assert (
+        not left & {"components", "threshold", "pseudo", "first", "every", "retrain_epochs", "order"} and "lam" in left
+    )
+    whole, e = loaded("default", scenario=scenarios.find("gfpl-fmnist-w4"), dcs=False)
+    assert "lam" not in space_facts.without_idle(whole, e).names
+    whole, e = loaded("default", scenario=scenarios.find("gfpl-fmnist-w4"), order="interleaved")
+    assert not {"pseudo", "retrain_epochs"} & set(space_facts.without_idle(whole, e).names)
+
+
+def test_a_condition_on_what_left_is_settled_by_its_default():
+    whole, e = loaded(scenario=scenarios.find("gfpl-fmnist-w4"), dcs=False)
+    domains = {"lam": whole.domains["lam"], "lr": whole.domains["lr"], "every": whole.domains["every"]}
+    conditions = {"lr": {"lam": (2.0,)}, "every": {"lam": (5.0,)}}
+    found = space_facts.without_idle(space.Space(domains, [], conditions), e)
+    assert found.names == ["lr"] and found.conditions == {}  # lam is 2 where it is not searched
+
+
+def test_a_grid_keeps_its_points_with_a_warning_and_a_record_what_was_searched(capsys):
+    grid, e = loaded("paper")
+    assert (
+        space_facts.without_idle(grid, e) == grid
+        and "warning: components has no effect here" in capsys.readouterr().err
+    )
+    whole, e = loaded()
+    assert space_facts.without_idle(whole, e, {"components": "1..16"}) == whole
+    options = SearchOptions(algo="gfpl", scenario="digits-w4", name="x")
+    record = {"options": options.to_record(), "scenario": vars(scenarios.find("digits-w4"))}
+    then = plan.make(SearchOptions.from_record(record | {"space": whole.text()}))
+    assert "components" in then.space.names and "components" not in plan.make(options).space.names
+
+
+def test_a_space_in_which_nothing_has_an_effect_is_refused():
+    whole, e = loaded()
+    with pytest.raises(UserError, match="something to vary, but no searched hyperparameter has an effect: a class has"):
+        space_facts.without_idle(space.Space({"components": whole.domains["components"]}, []), e)

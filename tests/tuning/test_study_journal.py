@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,38 +49,35 @@ def row(trial: str, t: int) -> dict[str, Any]:
     return figures | {"complete": t == ROUNDS}
 
 
-class Driver:
-    """A search without Ray: three trials at a time, each a round in turn; some are stopped, diverge or fail."""
+def steps(searcher: OptunaSearcher, trials: int) -> Iterator[bool]:
+    """A search without Ray: three trials at a time, each a round in turn; some are stopped, diverge or fail.
 
-    def __init__(self, searcher: OptunaSearcher, path: Path, trials: int) -> None:
-        self.searcher, self.trials, self.path = searcher, trials, path
-        self.running: dict[str, int] = {}
-        self.begun = 0
-
-    def step(self) -> None:
-        """One round of one trial."""
-        while len(self.running) < 3 and self.begun < self.trials:
-            assert self.searcher.suggest(str(self.begun))
-            self.running[str(self.begun)] = 0
-            self.begun += 1
-        trial = min(self.running, key=lambda name: (self.running[name], int(name)))
-        self.running[trial] += 1
-        t, how = self.running[trial], int(trial) % 5
-        if how == 1 and t == 2:
-            self.end(trial, None, error=True)
-        elif how == 2 and t == 3:
-            self.end(trial, {METRIC: 0.1, "diverged": True, "training_iteration": t})
-        elif t == ROUNDS or (how == 3 and t == 2):
-            self.end(trial, row(trial, t))
+    After each round: whether its trial has ended.  It goes on from what the searcher has.
+    """
+    begun = [t for t in searcher.study.trials if t.state == TrialState.RUNNING]
+    running = {t.user_attrs["trial"]: len(t.intermediate_values) for t in begun}
+    new = iter(range(len(searcher.study.trials), trials))
+    while True:
+        while len(running) < 3 and (number := next(new, None)) is not None:
+            assert searcher.suggest(str(number))
+            running[str(number)] = 0
+        if not running:
+            return
+        trial = min(running, key=lambda name: (running[name], int(name)))
+        running[trial] += 1
+        t, how = running[trial], int(trial) % 5
+        ends = {
+            (1, 2): (None, True),
+            (2, 3): ({METRIC: 0.1, "diverged": True, "training_iteration": t}, False),
+            (3, 2): (row(trial, t), False),
+        }
+        end = ends.get((how, t), (row(trial, t), False) if t == ROUNDS else None)
+        if end:
+            searcher.on_trial_complete(trial, *end)
+            del running[trial]
         else:
-            self.searcher.on_trial_result(trial, row(trial, t))
-
-    def end(self, trial: str, result: dict | None, error: bool = False) -> None:
-        self.searcher.on_trial_complete(trial, result, error)
-        del self.running[trial]
-
-    def over(self) -> bool:
-        return self.begun == self.trials and not self.running
+            searcher.on_trial_result(trial, row(trial, t))
+        yield end is not None
 
 
 def opened(path: Path) -> optuna.Study:
@@ -107,14 +106,11 @@ SEARCHED = [
 @pytest.mark.parametrize(("name", "objectives"), first(SEARCHED, 2))
 def test_the_file_holds_every_trial_that_has_ended(name: str, objectives: str, tmp_path: Path) -> None:
     searcher, path = made(name, objectives), tmp_path / "study.journal"
-    driver, journal = Driver(searcher, path, 12), StudyJournal(searcher, path)
-    while not driver.over():
-        before = len(driver.running)
-        driver.step()
-        if len(driver.running) < before:
+    journal = StudyJournal(searcher, path)
+    for ended in steps(searcher, 12):
+        if ended:
             journal.on_trial_complete(0, [], None)
             assert_same(opened(path), searcher.study)
-    assert_same(opened(path), searcher.study)
     assert {t.state for t in opened(path).trials} == {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
 
 
@@ -176,24 +172,18 @@ def test_a_report_and_a_dashboard_rank_hyperparameters_alike(
 def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path: Path) -> None:
     """Ray's saved state is older than what the killed driver wrote: trials are tried anew under other names."""
     searcher, path = made(), tmp_path / "study.journal"
-    driver, journal = Driver(searcher, path, 9), StudyJournal(searcher, path)
-    for _ in range(10):
-        driver.step()
+    playing, journal = steps(searcher, 9), StudyJournal(searcher, path)
+    for _ in itertools.islice(playing, 10):
+        pass
     searcher.save(str(tmp_path / "state.pkl"))
-    for _ in range(12):
-        driver.step()
+    for _ in itertools.islice(playing, 12):
+        pass
     journal.on_trial_complete(0, [], None)
     (tmp_path / "study.journal.lock").symlink_to(path)  # killed while it wrote
     again = made()
     journal = StudyJournal(again, path)
     again.restore(str(tmp_path / "state.pkl"))  # Tune does so after it has got its callbacks
-    driver = Driver(again, path, 9)
-    driver.begun = len(again.study.trials)
-    driver.running = {
-        t.user_attrs["trial"]: len(t.intermediate_values) for t in again.study.get_trials(states=(TrialState.RUNNING,))
-    }
-    while not driver.over():
-        driver.step()
+    for _ in steps(again, 9):
         journal.on_trial_complete(0, [], None)
     assert sorted(t.user_attrs["trial"] for t in opened(path).trials) == [str(i) for i in range(9)]
     assert_same(opened(path), again.study)
@@ -201,17 +191,16 @@ def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path
 
 def test_a_file_that_could_not_be_written_to_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searcher, path = made(), tmp_path / "study.journal"
-    driver, journal = Driver(searcher, path, 6), StudyJournal(searcher, path)
+    journal = StudyJournal(searcher, path)
 
     def full(self: JournalFileBackend, logs: list) -> None:
         with open(self._file_path, "a") as file:
             file.write('{"op_co')
         raise OSError(28, "No space left on device")
 
-    while not driver.over():
-        driver.step()
+    for _ in steps(searcher, 6):
         with monkeypatch.context() as patch:
-            if driver.begun == 5:
+            if len(searcher.study.trials) == 5:
                 patch.setattr(JournalFileBackend, "append_logs", full)
             journal.on_trial_complete(0, [], None)
     assert_same(opened(path), searcher.study)

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,21 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from ray import tune
-from support.searches import MOMENTS, ROUNDS, TRIALS, assert_as_undisturbed, copy_to
+from support.processes import kill, working
+from support.searches import (
+    MOMENTS,
+    ROUNDS,
+    TRIALS,
+    actors,
+    assert_as_undisturbed,
+    begin_search,
+    copy_to,
+    logged_rounds,
+    standing_still,
+)
+from support.waiting import wait_for
 
-from fedtune.commands import resume, status
+from fedtune.commands import resume, search, status
 from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
@@ -26,8 +40,8 @@ from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import StudyFolder
-from fedtune.studies import resuming
-from fedtune.tuning import schedulers, searchers
+from fedtune.studies import final_check, resuming
+from fedtune.tuning import searchers
 from fedtune.tuning.space import Space
 
 # a record of a search, but for its state
@@ -79,20 +93,9 @@ def test_a_finished_search_is_extended_by_what_it_has_not_tried(
 
 def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dict]]) -> None:
     """A study's folder with so much as its status reads."""
-    record = {
-        "format": FORMAT,
-        "state": state,
-        "scenario": {"rounds": 9},
-        "rungs": [3],
-        "trials": 5,
-        "concurrent": 2,
-        "algorithm": "fedavg",
-        "searcher": "tpe",
-        "scheduler": "asha",
-        "started": "now",
-        "space": {"lr": ""},
-        "budget": Budget("rounds", 9)._asdict(),
-    }
+    words = {"state": state, "algorithm": "fedavg", "searcher": "tpe", "scheduler": "asha", "started": "now"}
+    plan = {"scenario": {"rounds": 9}, "rungs": [3], "trials": 5, "concurrent": 2, "space": {"lr": ""}}
+    record = words | plan | {"format": FORMAT, "budget": Budget("rounds", 9)._asdict()}
     (run / "run.json").write_text(json.dumps(record))
     trials = [[json.dumps({"trial_id": t, "status": s}), "{}"] for t, s in how.items()]
     (run / "experiment_state-1.json").write_text(json.dumps({"trial_data": trials}))
@@ -186,19 +189,6 @@ def test_optuna_learns_how_each_trial_with_two_objectives_ended() -> None:
         assert 0.1 <= searcher.suggest("5")["lam"] <= 10
 
 
-def test_a_new_scheduler_remembers_its_rungs() -> None:
-    rows = {
-        name: [{"trial_id": name, "timestamp": t, "training_iteration": t, METRIC: value} for t in range(1, last + 1)]
-        for name, value, last in (("a", 0.5, 9), ("b", 0.7, 2), ("c", 0.6, 3))
-    }
-    rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, METRIC: 0.1, "diverged": True}]
-    new = schedulers.scheduler("asha", Budget("rounds", 27), 3, Space({}, []))
-    heard = logs.metric_history(rows, "training_iteration", METRIC)
-    schedulers.KINDS["asha"].remember(new, Budget("rounds", 27), heard)
-    rungs = [(rung, dict(seen)) for rung, seen in new._brackets[0]._rungs]
-    assert rungs == [(27, {}), (9, {"a": 0.5}), (3, {"a": 0.5, "c": 0.6})]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -231,3 +221,88 @@ def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:
     assert logs.logged(tmp_path) == {"1": [row]}
     shutil.rmtree(tmp_path / "a-1")
     assert logs.logged(tmp_path) == {}
+
+
+# ---- killed while it runs
+
+SHORT = "--algo fedavg --clients 2 --rounds 1 --no-dashboard --name run"
+
+
+@pytest.mark.long
+def test_a_killed_driver_is_resumed_where_it_was(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    process, run = begin_search(tmp_path), tmp_path / "run"
+    wait_for(lambda: logged_rounds(run) >= 20)
+    with standing_still(process, run):  # however long the questions take
+        assert status.main([str(run)]) == 0
+        said = capsys.readouterr().out
+        assert "fedproto, random and none: running" in said and f"of {TRIALS} trials: " in said and " running" in said
+        assert resume.main([str(run)]) == 2 and "another is running" in capsys.readouterr().err
+        kill(process)
+    assert status.main([str(run)]) == 0
+    assert re.search("its driver is gone; .*fedtune resume", capsys.readouterr().out.replace("\n", " "))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+
+
+@pytest.mark.long
+def test_sigterm_keeps_what_was_found_and_the_search_is_resumed(undisturbed: Path, tmp_path: Path) -> None:
+    """SIGTERM is Ctrl-C, also as `timeout` and batch systems send it: to the process, and to all of its group."""
+    process, run = begin_search(tmp_path), tmp_path / "run"
+    wait_for(lambda: logged_rounds(run) >= 12)
+    driver = working(process.pid)
+    os.kill(driver, signal.SIGTERM)
+    os.killpg(driver, signal.SIGTERM)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 130 and re.search("interrupted; .*fedtune resume", out) and "best so far" in out, out
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
+    assert resume.main([str(run), "--no-dashboard"]) == 0
+    assert_as_undisturbed(run, undisturbed)
+
+
+@pytest.mark.long
+def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+    process = begin_search(tmp_path)
+    wait_for(lambda: logged_rounds(tmp_path / "run") >= 4)
+
+    os.kill(wait_for(lambda: actors(process.pid))[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    assert_as_undisturbed(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.long
+def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a Tuner of an earlier test leaves its own
+    with monkeypatch.context() as patched:
+        patched.setattr(final_check, "check", interrupted)
+        assert search.main(f"{SHORT} --trials 1 --final-seeds 1 --storage-path {tmp_path}".split()) == 130
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["state"], record["reason"]) == ("interrupted", "KeyboardInterrupt")
+    assert re.search("interrupted; .*fedtune resume", capsys.readouterr().out)
+    assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["state"] == "finished" and record["final"]
+
+
+@pytest.mark.long
+def test_what_is_interrupted_before_its_first_trial_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    at_once = threading.Event()
+    at_once.set()
+    with monkeypatch.context() as patched:
+        patched.setattr("ray.tune.tune._setup_signal_catching", lambda: at_once)
+        assert search.main(f"{SHORT} --trials 2 --final-seeds 0 --storage-path {tmp_path}".split()) == 130
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "interrupted"
+    assert re.search("interrupted; .*fedtune resume .* 0 of 2 trials were started", capsys.readouterr().out)
+    assert status.main([str(tmp_path / "run")]) == 0
+    assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    assert "the best of 2 trials (2 finished)" in capsys.readouterr().out

@@ -6,7 +6,8 @@ import importlib.util
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,11 +41,11 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Fake:
-    """A tool that keeps what it is told, and can be told to fail."""
+    """A tool that keeps what it is told, or fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, failing: bool = False) -> None:
         self.told: dict[str, tuple[Any, ...]] = {}
-        self.failing = False
+        self.failing = failing
 
     def add(self, trial: str, config: dict[str, Any], rows: Sequence[dict[str, Any]], how: str) -> None:
         if self.failing:
@@ -100,9 +101,7 @@ def test_a_tool_is_told_of_each_trial_when_it_has_ended() -> None:
 
 
 def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.CaptureFixture) -> None:
-    tool = Fake()
-    tool.failing = True
-    told(tool, a_search, "wandb")
+    told(Fake(failing=True), a_search, "wandb")
     said = " ".join(capsys.readouterr().err.split())
     assert "note: logging to wandb stopped (no answer from the server); rounds.parquet has everything" in said
 
@@ -110,8 +109,6 @@ def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.Captu
 def test_a_tool_that_hangs_does_not_hold_the_search(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import threading
-
     monkeypatch.setattr(trackers, "LAST", 0.05)
     answers, tool = threading.Event(), Fake()
     monkeypatch.setattr(tool, "add", lambda *trial: answers.wait(300))
@@ -153,22 +150,15 @@ def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     return {"mlflow": _stored_by_mlflow, "wandb": _stored_by_wandb}[name](folder)
 
 
-def client(folder: Path) -> Any:
+def _stored_by_mlflow(folder: Path) -> dict[str, dict[str, Any]]:
     from mlflow import MlflowClient
 
-    return MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-
-
-def runs(folder: Path) -> Any:
-    return client(folder).search_runs([client(folder).get_experiment_by_name("fedtune").experiment_id])
-
-
-def _stored_by_mlflow(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for run in runs(folder):
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    for run in client.search_runs([client.get_experiment_by_name("fedtune").experiment_id]):
         rows: dict[int, dict[str, float]] = {}
         for metric in run.data.metrics:
-            points = client(folder).get_metric_history(run.info.run_id, metric)
+            points = client.get_metric_history(run.info.run_id, metric)
             assert len(points) == len({p.step for p in points}), "no round stands there twice"
             for point in points:
                 rows.setdefault(point.step, {"round": point.step})[metric] = point.value
@@ -284,23 +274,16 @@ def test_what_keeps_tools_quiet_is_taken_back(tmp_path: Path, monkeypatch: pytes
 # ---- in a search
 
 
-@pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Neither package is installed, and a folder of W&B's data lies here."""
+@pytest.mark.parametrize("name", trackers.KINDS)
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is, and a folder of W&B's data lies here."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda n, *more: None if n in ("mlflow", "wandb") else find(n, *more)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *more: None if n in trackers.KINDS else find(n, *more))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wandb").mkdir()
-    yield
-
-
-@pytest.mark.parametrize("name", trackers.KINDS)
-@pytest.mark.usefixtures("without", "nothing_starts")
-def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
     assert search.main(f"--algo local --logger {name} --storage-path {tmp_path / 'runs'}".split()) == 2
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1 and f"pip install 'fedtune[{name}]'" in complaint

@@ -19,7 +19,7 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning import saved_state, widening
+from fedtune.tuning import ranges, saved_state
 from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
 
@@ -116,7 +116,7 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
         n: [of.config for plans in c.searches for of in fresh_seeds.candidates(plans[n], 1)[1:]] for n in c.compared
     }
     compared = c.compared.items()
-    wider = widening.rule({n: p.space for n, p in compared}, {n: p.workload for n, p in compared}, best)
+    wider = ranges.rule({n: p.space for n, p in compared}, {n: p.workload for n, p in compared}, best)
     for reason in wider.reasons:
         say(f"widened: {reason}")
     if not any(wider.ranges.values()):

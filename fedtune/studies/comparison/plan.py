@@ -24,8 +24,8 @@ from fedtune.tuning.options.options import canonical
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import EarlierSearch, SearchPlan
+from fedtune.tuning.ranges import Widened
 from fedtune.tuning.searchers import EXTENDABLE
-from fedtune.tuning.widening import Widened
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile, plain_name
 
@@ -189,7 +189,7 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
     def wider(name: str, p: SearchPlan) -> SearchPlan:
         of = extended.ranges[name if name in extended.ranges else c.control[0]]  # a control has its algorithm's
         given = {spaces.named(text): text for text in p.options.vary}  # in their order, on which draws depend
-        vary = (given | {n: spaces.varied_text(n, domain) for n, domain in of.items()}).values()
+        vary = (given | {n: f"{n}={wider.text()}" for n, wider in of.items()}).values()
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", vary=tuple(vary), trials=max(before // 2, 1)
         )

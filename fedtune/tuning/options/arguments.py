@@ -126,12 +126,9 @@ def read_config(path: str) -> dict[str, Any]:
         why = reading.short(error)
         raise UserError(f"--config needs a best.yaml of a search, but {path} cannot be read: {why}") from error
     if "program" in content:
-        raise UserError(
-            f"--config is of a program, which fedtune run does not train; its command is {content['command']}"
-        )
-    wanted = ("algorithm", "scenario", "hyperparameters")
-    if any(name not in content for name in wanted):
-        raise UserError(f"--config needs {', '.join(wanted)} as in a search's best.yaml, but {path} lacks some")
+        raise UserError(f"--config takes no program, as fedtune run trains none; its command is {content['command']}")
+    if not {"algorithm", "scenario", "hyperparameters"} <= content.keys():
+        raise UserError(f"--config needs algorithm, scenario, hyperparameters as in a best.yaml, but {path} lacks some")
     return content
 
 

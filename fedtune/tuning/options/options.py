@@ -264,12 +264,10 @@ class ExperimentOptions:
 
     def with_typed(self, workload: Workload) -> Self:
         """The options with the types of value that the workload declares.  Paths become absolute."""
+        if naming.is_command(self.algo):
+            return self
         if self.is_program:
-            return (
-                self
-                if naming.is_command(self.algo)
-                else replace(self, algo=str(Path(self.algo).expanduser().resolve()))
-            )
+            return replace(self, algo=str(Path(self.algo).expanduser().resolve()))
         from fedtune.experiment import user_scenario
 
         experiment = cast("Experiment", workload)

@@ -18,7 +18,6 @@ from fedtune.tuning.options.types import (
     WHERE,
     above_zero,
     gpus,
-    names_of,
     number,
     option,
     positive_int,
@@ -125,7 +124,8 @@ class SearchOptions(ExperimentOptions):
         (),
         f"log every trial to {', '.join(LOGGERS)} too; may be given several times; tensorboard costs time per round",
         "NAME",
-        names_of(*LOGGERS),
+        texts,
+        choices=LOGGERS,
         group=WHERE,
         rare=True,
     )

@@ -57,19 +57,6 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(os.fspath, several)))
 
 
-def names_of(*allowed: str) -> Callable[[Any], tuple[str, ...]]:
-    """A parser of names, each once, from one name or several; its UserError names those that there are."""
-
-    def names(value: Any) -> tuple[str, ...]:
-        given = texts(value)
-        for name in given:
-            if name not in allowed:
-                raise UserError(f"must be {' or '.join(allowed)}, but got {name!r}")
-        return tuple(dict.fromkeys(given))
-
-    return names
-
-
 def option(
     default: Any,
     help: str | Callable[[], str],
@@ -106,29 +93,26 @@ def check(given: Any) -> None:
         try:
             if value == "" != f.default:
                 raise UserError("must not be empty; leave it out for the default")
-            parsed = (about["parse"] or _plain(f.default))(value)
+            parsed = about["parse"](value) if about["parse"] else _plain(f.default, value)
             object.__setattr__(given, f.name, parsed)
-            if about["choices"] and parsed not in about["choices"]:
-                raise unknown("choice", parsed, about["choices"])
+            for one in parsed if isinstance(parsed, tuple) else (parsed,):
+                if about["choices"] and one not in about["choices"]:
+                    raise unknown("choice", one, about["choices"])
         except UserError as error:
             raise UserError(f"{flag(f.name)} {error}") from None
 
 
-def _plain(default: Any) -> Callable[[Any], Any]:
-
-    def parse(value: Any) -> Any:
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if isinstance(default, bool):
-            fits, rule = isinstance(value, bool), "true or false"
-        elif default is MISSING:
-            fits, rule = is_mapping(value), "names and values"
-        else:
-            fits, rule = isinstance(value, str), "a text"
-        if not fits:
-            raise UserError(f"must be {rule}, but got {shown(value)}")
-        return value
-
-    return parse
+def _plain(default: Any, value: Any) -> Any:
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(default, bool):
+        fits, rule = isinstance(value, bool), "true or false"
+    elif default is MISSING:
+        fits, rule = is_mapping(value), "names and values"
+    else:
+        fits, rule = isinstance(value, str), "a text"
+    if not fits:
+        raise UserError(f"must be {rule}, but got {shown(value)}")
+    return value
 
 
 def is_mapping(value: Any) -> bool:
