@@ -1,4 +1,7 @@
-"""Evaluation: the accuracy of the clients' models, or of the one global model, on validation and test rows."""
+"""Evaluation: the accuracy of the clients' models, or of the one global model, on validation and test rows.
+
+If an algorithm's `adapt` asks for it, clients train before they are scored: personal fine-tuning.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,16 @@ from fedtune.core.draws import Draws, certain
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, join, leaves, take, tree_map
 from fedtune.data.federation import Split, classes_held
-from fedtune.engine import client_errors, seed_stack
-from fedtune.engine.adaptation import adapt_all
-from fedtune.engine.blame import among
+from fedtune.engine import client_errors
 from fedtune.engine.chunks import Part, over_rows
-from fedtune.engine.seed_stack import SeedStack, Work, one_after_another
-from fedtune.engine.stacked_rows import StackedRows
+from fedtune.engine.client_errors import among
+from fedtune.engine.engine import require_finite, train_group, undiverged
+from fedtune.engine.local_training import PhaseResult
+from fedtune.engine.seed_stack import SeedStack, Work, by_plan, one_after_another
+from fedtune.engine.stacked_code import StackedRows
 from fedtune.engine.state import Group, RunSetup, State, received
-from fedtune.experiment import hooks
-from fedtune.experiment.algorithm import Data, Model
+from fedtune.experiment import hooks, plans
+from fedtune.experiment.algorithm import Data, Model, Phase
 
 
 class Scored(NamedTuple):
@@ -59,6 +63,7 @@ class _WithoutKept(Model):
 
 
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
+Groups = Mapping[int, Group]  # the groups of a run by position
 
 
 def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
@@ -66,10 +71,8 @@ def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) 
 
     A client's model: its own parts and the shared ones that it would receive now, after `adapt`.  Raises Diverged.
     """
-    (scored,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
-    if isinstance(scored, Diverged):
-        raise scored
-    return scored
+    (scored,) = score_all(SeedStack((s,)), {0: state}, splits).values()
+    return undiverged(scored)
 
 
 @torch.no_grad()
@@ -88,6 +91,56 @@ def score_all(
     for i, run_groups in groups.items():
         results[i] = _summed(seeds.setups[i], run_groups, {split: scores[split][i] for split in all_splits})
     return {i: results[i] for i in states}
+
+
+def adapted(s: RunSetup, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """A run's groups after adaptation, as new ones.  Raises Diverged."""
+    (result,) = adapt_all(SeedStack((s,)), {0: state}, {0: dict(enumerate(groups))}).values()
+    return tuple(undiverged(result).values())
+
+
+def adapt_all(
+    seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
+) -> dict[int, Groups | Diverged]:
+    """The groups of several runs after training as `adapt` asks for it, by position, or how a run diverged."""
+    results: dict[int, Groups | Diverged] = dict(groups)
+    setups = {i: seeds.setups[i] for i in states}
+    phases_by_run = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in setups.items()}
+    for phases, runs in by_plan(phases_by_run):
+        for place in dict.fromkeys(place for i in runs if phases for place in groups[i]):
+            works = [_received(setups[i], i, place, states[i], groups[i][place]) for i in runs if place in groups[i]]
+            for i, g in _adapted(seeds, works, phases, states[runs[0]].round).items():
+                run_groups = results[i]
+                if not isinstance(run_groups, Diverged):
+                    results[i] = g if isinstance(g, Diverged) else {**run_groups, place: g}
+    return results
+
+
+def _received(s: RunSetup, run: int, place: int, state: State, g: Group) -> Work:
+    """A group's clients with what they would receive now."""
+    down = hooks.broadcast(s.algorithm, "deployed", state.server, g.ids, s.task_in(state.round + 1))
+    return Work(run, place, g._replace(tensors=received(s, g, down)), down)
+
+
+@torch.enable_grad()
+def _adapted(seeds: SeedStack, works: list[Work], phases: tuple[Phase, ...], t: int) -> dict[int, Group | Diverged]:
+    """Each run's group after these phases, or how it diverged."""
+    lost: dict[int, Group | Diverged] = {}
+    for n, phase in enumerate(phases):
+
+        def code(s: RunSetup, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> PhaseResult:
+            return train_group(s, g, down, phase, ("adapt", t + 1, n), t + 1)
+
+        left = []
+        for w, result in zip(works, seeds.run(works, code), strict=True):
+            try:
+                done = undiverged(result)
+                require_finite(t, seeds.setups[w.run].federation, w.g.ids, done.losses, done.tensors, {})
+                left.append(w._replace(g=w.g._replace(tensors=done.tensors)))
+            except Diverged as error:
+                lost[w.run] = error
+        works = left
+    return {w.run: w.g for w in works} | lost
 
 
 def _scored_groups(s: RunSetup, state: State) -> dict[int, Group]:
@@ -163,9 +216,7 @@ def _scores(
         works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in group_by_run.items()]
         scores = seeds.run(works, lambda s, g, runs: _score_group(s, g, runs, deployed, split, t))
         for i, result in zip(group_by_run, scores, strict=True):
-            if isinstance(result, Diverged):  # raised by a user's code, because predictions are not checked
-                raise result
-            scores_by_run[i].append(result)
+            scores_by_run[i].append(undiverged(result))  # Diverged only if a user's code raised it
     return scores_by_run
 
 

@@ -14,9 +14,9 @@ from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_ma
 from fedtune.core.trees import leaves as leaves_of
 from fedtune.engine.batches import Pool, draw_pool, plan
 from fedtune.engine.between_steps import BetweenSteps, Job
-from fedtune.engine.blame import located
+from fedtune.engine.client_errors import located
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
-from fedtune.engine.stacked_step import StackedStep, gradients
+from fedtune.engine.stacked_code import StackedStep, gradients
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Client, Model, Phase, part_of, parts
 from fedtune.experiment.scenario import Scenario

@@ -99,11 +99,6 @@ class SeedStack(NamedTuple):
         return first._replace(ids=ids, tensors=tensors, kept=kept)
 
 
-def alone(s: RunSetup) -> SeedStack:
-    """One run by itself."""
-    return SeedStack((s,))
-
-
 def stacked(setups: Sequence[RunSetup], states: Sequence[State]) -> SeedStack:
     """The runs of one experiment on several seeds, their clients stacked if that is faster."""
     first, groups = setups[0], states[0].groups

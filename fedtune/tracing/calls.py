@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree
 from fedtune.tracing import purity
-from fedtune.tracing.form import form_of
 from fedtune.tracing.recording import Captures, OperationRecorder
 from fedtune.tracing.tape import Replay, Tape, Untraceable
 
@@ -256,7 +255,7 @@ def eager() -> Iterator[None]:
 def _of_form(net: nn.Module) -> dict[Key, CacheEntry]:
     """The recordings that all nets of this net's form share."""
     if net not in _ENTRIES:
-        form = form_of(net)
+        form = purity.form_of(net)
         _ENTRIES[net] = {} if form is None else _FORMS.pop(form, {})
         if form is not None:
             _FORMS[form] = _ENTRIES[net]

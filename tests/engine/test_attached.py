@@ -14,7 +14,7 @@ from support.user_algorithms import NETS
 from fedtune.conformance import models
 from fedtune.conformance.check import Violation
 from fedtune.core.errors import UserError
-from fedtune.engine import executor_choice, repeating
+from fedtune.engine import executor_choice
 from fedtune.engine.client_errors import Unstackable
 from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment.experiment import Experiment
@@ -70,7 +70,7 @@ def nothing_is_attached() -> Iterator[None]:
 
 @pytest.fixture
 def all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeating, "CALLS", 1000)
+    monkeypatch.setattr(executor_choice, "CALLS", 1000)
     monkeypatch.setattr(executor_choice, "MANY_STEPS", 50)
 
 
@@ -141,7 +141,7 @@ def test_code_that_becomes_another_one_stacked_ends_the_trial(
 
     Seeds in one stack are not tried one by one after it, where the step that tells would not come again.
     """
-    monkeypatch.setattr(repeating, "CALLS", 3)
+    monkeypatch.setattr(executor_choice, "CALLS", 3)
     trial = Seeds(experiment(model, "stack"), {}, dict.fromkeys(range(seeds), DATA))
     with pytest.raises(UserError, match="another loss or gradient than the same code run for this client alone"):
         for _ in range(80):

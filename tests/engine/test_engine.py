@@ -29,8 +29,9 @@ from torch.testing import assert_close
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
-from fedtune.engine import batches, chunks, engine, evaluation, executors, local_training, seed_stack, stacked_rows
+from fedtune.engine import batches, chunks, engine, evaluation, executors, local_training, stacked_code
 from fedtune.engine.batches import Pool
+from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import algorithm
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Noise, Phase
@@ -158,7 +159,7 @@ def test_uploads_come_in_the_order_of_clients_in_any_grouping(
     sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
     seen, cls = [], type(sim.setup.algorithm)
     monkeypatch.setattr(cls, "aggregate", lambda alg, server, up, task: seen.append(up["rows"].tolist()) or server)
-    engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state})
+    engine.run_rounds(SeedStack((sim.setup,)), {0: sim.state})
     assert seen == [[5, 9, 7, 6, 8]]
 
 
@@ -373,7 +374,7 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
         seen.append({n: t.data_ptr() for n, t in down["shared"].items()})
         return for_each_client(code, executor, tensors, down, data, **more)
 
-    monkeypatch.setattr(stacked_rows, "for_each_client", watched)
+    monkeypatch.setattr(stacked_code, "for_each_client", watched)
     for at_once, executor in ((90, "stack"), (8192, "stack"), (8192, "loop")):
         monkeypatch.setattr(chunks, "ROWS_AT_ONCE", at_once)
         sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)

@@ -16,7 +16,7 @@ from support.user_algorithms import NETS, own_net
 from fedtune import tracing
 from fedtune.conformance import models
 from fedtune.core.errors import UserError
-from fedtune.engine import executor_choice, stacked_step
+from fedtune.engine import executor_choice, stacked_code
 from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
@@ -156,7 +156,7 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
     executor_choice._rounds(timed)
     net = timed.state.groups[0].net
     verified = [key[0] for key, entry in tracing.recordings_of(net).items() if entry.verified]
-    assert stacked_step.StackedStep in verified, stacked_step.reasons(net)
+    assert stacked_code.StackedStep in verified, stacked_code.reasons(net)
 
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from support.rows import first
 
 from fedtune import tracing
 from fedtune.core.trees import named
-from fedtune.engine import stacked_step
+from fedtune.engine import stacked_code
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm
@@ -33,7 +33,7 @@ def trained(algorithm: str, values: dict[str, Any] | None = None, **fields: Any)
 
 def entries(simulation: Simulation) -> list[tracing.CacheEntry]:
     known = [tracing.recordings_of(g.net) for g in simulation.state.groups]
-    return [entry for of in known for key, entry in of.items() if key[0] is stacked_step.StackedStep]
+    return [entry for of in known for key, entry in of.items() if key[0] is stacked_code.StackedStep]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_trial_that_finds_another_ones_tapes_is_the_trial_that_it_was(
     algorithm: str, first: dict[str, Any], second: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run: list[bool] = []
-    plain = stacked_step.StackedStep._eager
-    monkeypatch.setattr(stacked_step.StackedStep, "_eager", lambda self, step: run.append(True) or plain(self, step))
+    plain = stacked_code.StackedStep._eager
+    monkeypatch.setattr(stacked_code.StackedStep, "_eager", lambda self, step: run.append(True) or plain(self, step))
     trained(algorithm, first)
     alone, run[:] = len(run), []
     after = trained(algorithm, second)
@@ -110,12 +110,12 @@ def test_a_loss_that_knows_the_round_is_run_by_itself_once_in_a_round(monkeypatc
     monkeypatch.setattr(tracing.calls._CLOCK, "allows", lambda cost: False)
     simulation = trained("fedpa", local_steps=8)
     run: list[int] = []
-    plain = stacked_step.StackedStep._eager
+    plain = stacked_code.StackedStep._eager
 
-    def eager(self: stacked_step.StackedStep, batch: Any) -> stacked_step.Out:
+    def eager(self: stacked_code.StackedStep, batch: Any) -> stacked_code.Out:
         run.append(len(batch.y))
         return plain(self, batch)
 
-    monkeypatch.setattr(stacked_step.StackedStep, "_eager", eager)
+    monkeypatch.setattr(stacked_code.StackedStep, "_eager", eager)
     simulation.step()
     assert run == [4]

@@ -18,7 +18,7 @@ from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.core.process import one_thread
 from fedtune.core.trees import named
-from fedtune.engine import stacked_step
+from fedtune.engine import stacked_code
 from fedtune.engine.executor_choice import choose_executor
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import registry
@@ -91,11 +91,11 @@ def trained(name: str, model: str = "mlp", rounds: int = 3) -> Simulation:
 def recorded(simulation: Simulation) -> bool:
     """Whether steps were replayed."""
     known = tracing.recordings_of(simulation.state.groups[0].net)
-    return any(entry.verified for key, entry in known.items() if key[0] is stacked_step.StackedStep)
+    return any(entry.verified for key, entry in known.items() if key[0] is stacked_code.StackedStep)
 
 
 def why(simulation: Simulation) -> list[str]:
-    return stacked_step.reasons(simulation.state.groups[0].net)
+    return stacked_code.reasons(simulation.state.groups[0].net)
 
 
 def require_equal(a: Simulation, b: Simulation) -> None:

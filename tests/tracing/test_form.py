@@ -10,7 +10,7 @@ from torch import nn
 
 from fedtune.nn import architectures
 from fedtune.nn.catalogue import WIDTHS, axes
-from fedtune.tracing.form import form_of
+from fedtune.tracing.purity import form_of
 
 
 def net() -> nn.Sequential:
