@@ -56,7 +56,7 @@ TARGETS = {
     "trees": Target(("trees",), ("trees", "engine")),
     "local_training": Target(
         ("local_training", "optimizers", "batches", "between_steps", "stacked_code"),
-        ("engine", "optimizers", "phases", "stacked_step", "generators", "fedrep", "fedprox", "limits"),
+        ("engine", "phases", "stacked_code", "generators", "fedrep", "fedprox", "limits"),
     ),
     "engine": Target(
         ("engine", "evaluation", "chunks", "state", "uploads", "stacked_code"),
@@ -64,7 +64,7 @@ TARGETS = {
             "engine",
             "evaluation",
             "client_memory",
-            "stacked_rows",
+            "stacked_code",
             "fedavg",
             "fedavgft",
             "fedproto",

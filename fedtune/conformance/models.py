@@ -215,7 +215,7 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
         step.turn_to({n: t.clone() for n, t in stacked.items()} | leaves, [*leaves.values()], {})
         step.compared_alone(batch, apart=1e-3)
     except Unstackable as error:
-        return Note(f"it {error.why}: clients run one after the other")
+        return Note(f"{str(error).splitlines()[0]}: clients run one after the other")
     except Exception as error:
         place, text = _place(error), one_line(user_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {text} … clients run one after the other")

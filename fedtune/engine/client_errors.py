@@ -43,7 +43,6 @@ class Unstackable(UserError):
             f"client code cannot run stacked: {f'at {where} it' if ':' in where else where} {why}\n"
             f"{instead}, or give --executor loop: one client after the other"
         )
-        self.where, self.why = where, why
 
 
 class OtherNumbers(UserError):

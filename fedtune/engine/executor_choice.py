@@ -67,10 +67,7 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
         except Unstackable as error:
             if experiment.executor == "stack":
                 raise
-            say(
-                "note: clients run one after the other (executor loop), because "
-                f"{'client code at ' * (':' in error.where)}{error.where} {error.why}"
-            )
+            say(f"note: clients run one after the other (executor loop), because {str(error).splitlines()[0]}")
             return replace(experiment, executor="loop")
         found = experiment.executor
         if found != "stack":

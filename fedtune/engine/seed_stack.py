@@ -63,14 +63,12 @@ class SeedStack(NamedTuple):
                     raise
                 except Exception:
                     pass
-            results += [self._run_alone(w, code) for w in batch]
+            for w in batch:
+                try:
+                    results.append(code(self.setups[w.run], w.g, w.trees))
+                except Diverged as error:
+                    results.append(error)
         return results
-
-    def _run_alone(self, w: Work, code: Code) -> Tree | Diverged:
-        try:
-            return code(self.setups[w.run], w.g, w.trees)
-        except Diverged as error:
-            return error
 
     def _run_together(self, works: Sequence[Work], code: Code) -> list[Tree]:
         assert self.joint

@@ -6,7 +6,7 @@ Calls are recorded and replayed: see `tracing`.  Now and then a step of a user's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take, tr
 from fedtune.engine.client_errors import Unstackable, located
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Model
-from fedtune.tracing import CacheEntry, Calls, Replay
+from fedtune.tracing import CacheEntry, Calls
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 _EAGER_STEPS: WeakKeyDictionary[nn.Module, Counter[Any]] = WeakKeyDictionary()
@@ -35,7 +35,7 @@ class StackedStep(Calls[Out]):
         """The loss for one client; draws: what it draws."""
         super().__init__(net, loss, _REASONS.setdefault(net, {}))
         self.net, self.loss, self.draws = net, loss, draws
-        self.run: Replay | None = None
+        self.run: Callable[..., Out] | None = None
 
         def of_one(t: dict[str, Tensor], batch: Batch, received: Tree) -> Any:
             return hooks.loss(loss, loss(Model(net, t, batch.client.kept), batch, received))
@@ -67,16 +67,7 @@ class StackedStep(Calls[Out]):
             self.run = self.run if self.current.verified else None
             return out
         with torch.inference_mode():
-            return _parted(self.run(*_fresh(batch)), self.current.form)
-
-    def flat(self, out: Out) -> list[Tensor | None]:
-        """Losses, tallies and gradients as one list."""
-        losses, tally, grads = out
-        return [losses, *leaves(tally), *grads]
-
-    def remember_form(self, entry: CacheEntry, out: Out) -> None:
-        """Store the structure of the loss's tally."""
-        entry.form = tree_map(lambda t: None, out[1])
+            return self.run(*_fresh(batch))
 
     def _entry(self, batch: Batch) -> CacheEntry | None:
         """The cache entry of such steps; None if they are not recorded."""
@@ -163,14 +154,6 @@ def _fresh(batch: Batch) -> list[Tensor]:
     return [batch.x, batch.y, *batch.eps.values()]
 
 
-def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
-    losses, *others = flat
-    assert losses is not None
-    tensors = iter(others)
-    tally = tree_map(lambda _: next(tensors), form) if form else {}
-    return losses, tally, [*tensors]
-
-
 class StackedRows(Calls[Tree]):
     """Code whose results have an entry [N, …] for each of a client's N rows, run for many clients."""
 
@@ -211,15 +194,6 @@ class StackedRows(Calls[Tree]):
             if self.is_due(entry):
                 return self.compare(entry, run, fixed, fresh)
             with torch.no_grad():
-                tensors = iter(self.replay(entry, fixed)(*fresh))
-            return tree_map(lambda _: next(tensors), entry.form)
+                return self.replay(entry, fixed)(*fresh)
         # all tensors are declared as moving, so that nothing is computed in advance and held
         return self.record(entry, run, fixed, fresh, range(len(fixed)))
-
-    def flat(self, result: Tree) -> list[Tensor | None]:
-        """The result's tensors."""
-        return [*leaves(result)]
-
-    def remember_form(self, entry: CacheEntry, result: Tree) -> None:
-        """Store the structure of the result."""
-        entry.form = tree_map(lambda t: None, result)
