@@ -73,7 +73,6 @@ class BetweenSteps:
         return of_one
 
     def _asked(self, t: Tensors, kept: dict[str, Tree], losses: Tensor) -> Tensor:
-        """Whether one client stops."""
         assert self.phase.until
         return hooks.stop(self.phase.until, self.phase.until(losses, Model(self.net, t, kept)))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat, Draws
@@ -177,7 +177,6 @@ def _names(s: RunSetup) -> str:
 
 
 def _is_own(s: RunSetup) -> bool:
-    """Whether the algorithm or a model is the user's own."""
     return not type(s.algorithm).__module__.startswith("fedtune.trainables.") or any(
         map(catalogue.is_own, s.task.models)
     )
@@ -204,15 +203,9 @@ def reason(error: Exception) -> str:
 
 
 def place(error: BaseException) -> str:
-    """FILE:LINE of an error in its author's file, or the model's module that raised it if no line is theirs."""
-    if own := user_errors.place(error):
-        return own
+    """FILE:LINE of an error in its author's file; the model if no line is theirs."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THEIRS)]
-    if frames:
-        return f"{frames[-1].filename}:{frames[-1].lineno}"
-    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [m for m in owners if isinstance(m, nn.Module)]
-    return f"the model's {type(modules[-1]).__name__}" if modules else "some place"
+    return user_errors.place(error) or (f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the model")
 
 
 _NOT_THEIRS = (str(Path(torch.__file__).parent), str(FOLDER), sysconfig.get_paths()["stdlib"], "<")

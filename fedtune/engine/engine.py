@@ -58,7 +58,6 @@ def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Round
 
 
 def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> None:
-    """Local training of all clients that take part."""
 
     def code(s: RunSetup, g: Group, down: Tree) -> PhaseResult:
         return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
@@ -225,7 +224,6 @@ class RunningRound:
             raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} became NaN or infinite")
 
     def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """All groups, with the tensors and the kept values of the clients that took part."""
         return tuple(
             old._replace(tensors=_back(old.tensors, index, g.tensors), kept=_back(old.kept, index, kept))
             for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)

@@ -276,5 +276,4 @@ def _counts(data: Data, predicted: Tensor, classes: int) -> Tensor:
 
 
 def _in_order(groups: Mapping[int, Group], results: Sequence[Tree]) -> Tree:
-    """The results of all groups' clients, in the order of client numbers."""
     return take(join(list(results)), torch.cat([g.ids for g in groups.values()]).argsort())

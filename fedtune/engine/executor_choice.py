@@ -55,7 +55,7 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
     """
     model = experiment.scenario.model
     own_model = any(map(catalogue.is_own, members := catalogue.members(model)))
-    if experiment.executor in ("rule", "loop") or not experiment.has_own_code:
+    if experiment.executor in ("rule", "loop"):
         return experiment
 
     def of_some(clients: int, rows: int | None = None) -> Begin:
@@ -158,7 +158,6 @@ def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
 
 
 def _faster(model: str, begin: Begin) -> Executor:
-    """The executor that takes less time for a round of a few steps."""
     executors: tuple[Executor, ...] = ("stack", "loop")
     seconds = {e: min((row["seconds"] for row in _rounds(begin(e))), default=0.0) for e in executors}
     best, other = sorted(executors, key=lambda e: seconds[e])
@@ -186,7 +185,6 @@ def _begun(
 
 
 def _of_some(data: Federation, clients: int, rows: int | None = None) -> Federation:
-    """The first clients, and the first rows of each."""
 
     def some(split: Split) -> Split:
         return Split(split.rows[:clients, :rows], split.counts[:clients].clip(max=rows))

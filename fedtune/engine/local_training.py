@@ -88,7 +88,6 @@ def _frozen(job: Job, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
-    """A loss and its tally."""
     return out if isinstance(out, tuple) else (out, {})
 
 

@@ -90,7 +90,6 @@ class SeedStack(NamedTuple):
         return [works[len(works) * i // stacks : len(works) * (i + 1) // stacks] for i in range(stacks)]
 
     def _joined(self, works: Sequence[Work]) -> Group:
-        """The clients of several runs as one group of the joint setup."""
         first, clients = works[0].g, self.setups[0].task.clients
         ids = torch.cat([w.g.ids + w.run * clients for w in works])
         tensors, kept = (one_after_another(t) for t in zip(*((w.g.tensors, w.g.kept) for w in works), strict=True))

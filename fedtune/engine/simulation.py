@@ -50,7 +50,6 @@ def _at_work() -> Iterator[None]:
 
 
 def _copy(t: Tensor) -> Tensor:
-    """A copy, except of tensors shared by all clients."""
     return t if is_shared(t) else t.clone()
 
 
@@ -170,7 +169,7 @@ class Simulation(Run):
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
         groups = tuple(
-            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k.get("kept", {}))  # older files have none
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k["kept"])
             for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
         self.state = State(saved["server"], groups, saved["round"], saved["bytes"])

@@ -51,7 +51,6 @@ class StackedStep(Calls[Out]):
     def __call__(self, batch: Batch) -> Out:
         """Losses, tallies and gradients on a batch of each client, which all have the client axis in front."""
         if self.run is None:
-            self.fixed = [*self.clients.values(), *leaves(self.received), *leaves(batch.client)]  # stay in place
             entry = self.current = self._entry(batch)
             if entry is None or entry.untraceable:
                 return self._eager_compared(batch)
@@ -73,6 +72,7 @@ class StackedStep(Calls[Out]):
         """The cache entry of such steps; None if they are not recorded."""
         if self.code is None or self.draws.is_random is not False:
             return None
+        self.fixed = [*self.clients.values(), *leaves(self.received), *leaves(batch.client)]  # they stay in place
         form = (*self.clients, *map(tuple, map(tracing.names, (self.received, batch.client))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)
         return self.entry(form, tracing.metadata([*self.fixed, *_fresh(batch)]), trained)

@@ -5,7 +5,7 @@ Clients of an architecture start from one draw of the seed, or each from its own
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -159,13 +159,10 @@ def with_shapes(s: RunSetup, net: nn.Module) -> RunSetup:
 
 def no_steps(s: RunSetup, net: nn.Module, ids: Tensor) -> Client:
     """These clients' scalars before the round's first phase, without their rows of each class."""
-    zero_steps, zero_path = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
+    zero_steps, zero_path = (
+        torch.zeros((), dtype=d, device=ids.device).expand(len(ids)) for d in (torch.int64, s.dtype)
+    )
     return Client({}, zero_path, zero_steps, dict.fromkeys(parts(net), zero_path), zero_steps[:, None].expand(-1, 0))
-
-
-@lru_cache(maxsize=8)
-def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.zeros((), dtype=dtype, device=device)
 
 
 def _with_own_parts(s: RunSetup, form: Net) -> nn.Module:
@@ -220,7 +217,6 @@ def _own_draws(s: RunSetup, state: State) -> State:
 
 
 def _draw_tensors(s: RunSetup, member: str, client: int, template: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One client's own tensors."""
     seed = randomness.number(s.task.seed, "net", client)
     net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
     with randomness.seeded(randomness.number(s.task.seed, "parts", client)):
