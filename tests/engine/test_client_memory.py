@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_same_numbers,
-    copied,
-    numbers,
-    play,
-    simulate,
-)
+from support.helpers import DIGITS, play, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied, numbers
 from support.user_algorithms import known_as
 from torch.nn import functional as F
 from torch.testing import assert_close

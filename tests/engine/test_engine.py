@@ -8,21 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_close_rows,
-    assert_same_numbers,
-    client_net,
-    copied,
-    numbers,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_close_rows, assert_same_numbers, copied, numbers
 from torch import nn
 from torch.testing import assert_close
 

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    assert_close_numbers,
-    assert_close_rows,
-    assert_same_numbers,
-    numbers,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, play, random_federation, simulate
 from support.nets import NETS, setting
+from support.numbers import assert_close_numbers, assert_close_rows, assert_same_numbers, numbers
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import models

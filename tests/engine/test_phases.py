@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    own_rows,
-    play,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, simulate
+from support.numbers import TIGHT
 from support.user_algorithms import known_as
 from torch import Tensor
 from torch.nn import functional as F
