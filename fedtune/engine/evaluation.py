@@ -66,9 +66,9 @@ def score_all(
     first = seeds.setups[next(iter(states))]
     if first.metrics:  # the user's own metrics are computed for one run after the other
         seeds = SeedStack(seeds.setups)
-    adapted = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
-    results: dict[int, Scored | Diverged] = {i: g for i, g in adapted.items() if isinstance(g, Diverged)}
-    groups = {i: g for i, g in adapted.items() if not isinstance(g, Diverged)}
+    trained = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
+    results: dict[int, Scored | Diverged] = {i: g for i, g in trained.items() if isinstance(g, Diverged)}
+    groups = {i: g for i, g in trained.items() if not isinstance(g, Diverged)}
     all_splits = (*splits, "all") if "test" in splits and first.everywhere else splits
     scores = {split: _scores(seeds, states, groups, split) for split in all_splits}
     for i, run_groups in groups.items():

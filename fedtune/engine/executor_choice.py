@@ -185,7 +185,6 @@ def _begun(
 
 
 def _of_some(data: Federation, clients: int, rows: int | None = None) -> Federation:
-
     def some(split: Split) -> Split:
         return Split(split.rows[:clients, :rows], split.counts[:clients].clip(max=rows))
 

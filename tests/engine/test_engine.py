@@ -121,18 +121,6 @@ def test_several_pools_are_gone_through_once_each_in_order() -> None:
     assert set(plan.rows[1, :2].flatten().tolist()) == {300, 301, 302, 303}
 
 
-def test_a_client_draws_the_same_whatever_others_and_padding_there_are() -> None:
-    phase = PHASE._replace(noise={"n": Noise((3,)), "u": Noise((2,), "uniform")})
-    pool, work = pool_of([7, 4, 9]), Scenario(batch=4)
-    whole = batches.plan([pool], phase, work, 2, streams(0, 1, 2))
-    for k in range(3):
-        alone = batches.plan([Pool(*pool[:2], pool.rows[[k]], pool.counts[[k]])], phase, work, 2, streams(k))
-        n = alone.steps[0]
-        assert whole.steps[k] == n and torch.equal(whole.rows[k, :n], alone.rows[0])
-        assert all(torch.equal(whole.eps[e][k, :n], alone.eps[e][0]) for e in ("n", "u"))
-    assert not torch.equal(whole.rows[0, 0], whole.rows[0, 2])
-
-
 def test_noise_follows_its_law_and_differs_from_step_to_step() -> None:
     asked = {"n": Noise((50,)), "u": Noise((50,), "uniform")}
     drawn = algorithm.draw(asked, randomness.stream(1), (200,), torch.float64)
