@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree
@@ -140,37 +140,35 @@ class Calls(Generic[Result]):
         moving: Sequence[int],
     ) -> Result:
         """Run the code and return its results; record it, or compare it with its recording.  Arguments: as `Tape`'s."""
-        if entry.calls_seen == 1 and (similar := self.similar()):
-            return self.record_again(entry, similar, run, [*fixed, *fresh])
-        if entry.untraceable or (entry.calls_seen < CALLS_BEFORE and not entry.tape):
-            return run()
+        similar = self.similar() if entry.calls_seen == 1 else None
         if entry.tape:
             return self.compare(entry, run, fixed, fresh)
+        if not similar and (entry.untraceable or entry.calls_seen < CALLS_BEFORE):
+            return run()
         with (recorder := OperationRecorder([*fixed, *fresh])):
             result = run()
+        results, entry.form = tree_flatten(result)
+        if similar:
+            self._adopt(entry, similar, recorder, results)
+            return result
         try:
-            entry.tape = Tape(recorder, len(fixed), len(fresh), moving=moving, results=tree_leaves(result))
+            entry.tape = Tape(recorder, len(fixed), len(fresh), moving=moving, results=results)
         except Untraceable as error:
             entry.untraceable = True
             self.reasons[str(error)] = None
-        entry.form = tree_structure(result)
         return result
 
-    def record_again(
-        self, entry: CacheEntry, similar: CacheEntry, run: Callable[[], Result], arguments: Sequence[Tensor]
-    ) -> Result:
-        """Run the code and record it; if `similar` has the same operations, its tape is used with these constants."""
-        with (recorder := OperationRecorder(arguments)):
-            result = run()
+    def _adopt(
+        self, entry: CacheEntry, similar: CacheEntry, recorder: OperationRecorder, results: list[Tensor | None]
+    ) -> None:
+        """Use `similar`'s tape with the constants of this recording, if it has the same operations."""
         assert similar.tape
-        if similar.tape.fits(recorder, tree_leaves(result)):
-            entry.tape, entry.form = similar.tape, similar.form
-            entry.captures = recorder.captures()
+        if similar.tape.fits(recorder, results):
+            entry.tape, entry.captures = similar.tape, recorder.captures()
             self._mark_verified(entry)
         elif similar is self._find(self.same_code):
             similar.retraces += 1
             entry.untraceable = similar.retraces > MAX_RETRACES
-        return result
 
     def _mark_verified(self, entry: CacheEntry) -> None:
         """From now on replay the tape, also for calls of the same code with other constants if the tape fits them."""
