@@ -26,7 +26,6 @@ from fedtune.core.terminal import several
 from fedtune.core.trees import Ragged, take
 from fedtune.engine import evaluation
 from fedtune.engine import model_file as files
-from fedtune.engine.adaptation import adapted
 from fedtune.engine.simulation import STATE, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.algorithm import SAMPLERS, Model, parts
@@ -159,7 +158,7 @@ class Saved:
     def _clients(self) -> Iterator[tuple[int, Model, dict]]:
         """Every client's number, model as it is scored, and what it would receive now."""
         alg, task = self.setup.algorithm, self.setup.task_in(self.state.round + 1)
-        for g in adapted(self.setup, self.state, self.state.groups):
+        for g in evaluation.adapted(self.setup, self.state, self.state.groups):
             g.net.eval()
             down = alg.deployed(self.state.server, g.ids, task)
             tensors = g.tensors if alg.adapt(task) else g.tensors | alg.receive(down)

@@ -58,7 +58,8 @@ def serve(algorithm: str, scenario: str, config: dict[str, Any], rounds: int, te
 
     torch.set_num_threads(1)
     _from_this_commit("keep_freed_memory")()
-    given = _from_this_commit("Experiment")(algorithm, _from_this_commit("find")(scenario).override(rounds=rounds))
+    found = _from_this_commit("find")(scenario).override(rounds=rounds)
+    given = _from_this_commit("Experiment")(algorithm=algorithm, scenario=found)
     if hasattr(given, "test_every"):
         given = dataclasses.replace(given, test_every=test_every)
     began = time.process_time()

@@ -27,7 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.timing import best_of
 from fedtune.core import memory
 from fedtune.core.errors import Diverged
-from fedtune.engine import engine, seed_stack
+from fedtune.engine import engine
+from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry, scenarios
 from fedtune.experiment.experiment import Experiment
@@ -44,7 +45,7 @@ def parsed(words: str) -> dict[str, Any]:
 def play(sim: Simulation, rounds: int) -> None:
     """Train some rounds."""
     for _ in range(rounds):
-        (result,) = engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state}).values()
+        (result,) = engine.run_rounds(SeedStack((sim.setup,)), {0: sim.state}).values()
         assert not isinstance(result, Diverged)
         sim.state, _ = result
 

@@ -55,16 +55,16 @@ TARGETS = {
     "metrics": Target(("metrics",), ("metrics", "engine", "federation", "pages", "budget")),
     "trees": Target(("trees",), ("trees", "engine")),
     "local_training": Target(
-        ("local_training", "optimizers", "batches", "between_steps", "stacked_step"),
-        ("engine", "optimizers", "phases", "stacked_step", "generators", "fedrep", "fedprox", "limits"),
+        ("local_training", "optimizers", "batches", "between_steps", "stacked_code"),
+        ("engine", "phases", "stacked_code", "generators", "fedrep", "fedprox", "limits"),
     ),
     "engine": Target(
-        ("engine", "evaluation", "chunks", "round", "state", "uploads", "adaptation", "stacked_rows"),
+        ("engine", "evaluation", "chunks", "state", "uploads", "stacked_code"),
         (
             "engine",
             "evaluation",
             "client_memory",
-            "stacked_rows",
+            "stacked_code",
             "fedavg",
             "fedavgft",
             "fedproto",

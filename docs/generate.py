@@ -219,10 +219,7 @@ def options() -> str:
 SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable".split()
 ROOMS: dict[str, tuple[float, str]] = {  # thousand lines that a room may have, and its files
     "users' code": (1.3, "fedtune/user_code/* fedtune/experiment/user_* fedtune/nn/user_* fedtune/runs/user_*"),
-    "stack or loop": (
-        0.75,
-        "fedtune/engine/executor_choice.py fedtune/engine/repeating.py fedtune/engine/[bc]l*.py",
-    ),
+    "stack or loop": (0.75, "fedtune/engine/executor_choice.py fedtune/engine/client_errors.py"),
     "programs and Flower": (3.3, "fedtune/programs/*"),
     "Ray": (1.1, "fedtune/cluster/*"),
     "options, records, ranges": (

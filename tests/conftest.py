@@ -23,7 +23,7 @@ from support.time_limit import time_limit
 from support.waiting import wait_for
 
 from fedtune.cluster import local_ray, ray_start
-from fedtune.engine import executor_choice, repeating
+from fedtune.engine import executor_choice
 from fedtune.user_code import user_files
 
 gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
@@ -176,7 +176,7 @@ def no_ray() -> None:
 @pytest.fixture(autouse=True)
 def users_code_is_run_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not 1,000 times, which takes a second; tests/engine/test_attached.py does that with every kind of memory."""
-    monkeypatch.setattr(repeating, "CALLS", 60)
+    monkeypatch.setattr(executor_choice, "CALLS", 60)
     monkeypatch.setattr(executor_choice, "MANY_STEPS", executor_choice.STEPS)
 
 

@@ -16,7 +16,7 @@ from fedtune.conformance.watching import MessageLog
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.trees import Executor
-from fedtune.engine import stacked_step
+from fedtune.engine import stacked_code
 from fedtune.engine.simulation import STATE
 from fedtune.user_code import sources
 
@@ -67,7 +67,7 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
             return Violation(place, "it diverges only when steps are recorded and run again", PURE)
         if difference := s.difference(recorded, direct, exact=True):
             return Violation(place, f"when steps are recorded and run again, {difference}", PURE)
-        if reasons := [reason for g in recorded.sim.state.groups for reason in stacked_step.reasons(g.net)]:
+        if reasons := [reason for g in recorded.sim.state.groups for reason in stacked_code.reasons(g.net)]:
             return Note(f"runs eagerly, as {reasons[0]}")
     return None
 

@@ -20,9 +20,9 @@ from fedtune.core.errors import UserError
 from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import to_all
-from fedtune.engine import repeating
+from fedtune.engine import executor_choice
 from fedtune.engine.client_errors import Unstackable
-from fedtune.engine.stacked_step import StackedStep
+from fedtune.engine.stacked_code import StackedStep
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.experiment import dtype_of, shape_of
 from fedtune.experiment.scenario import Scenario
@@ -128,12 +128,12 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
         what = f"the model draws from the process's random stream of {' and '.join(used)}"
         return Violation("", what, "draw with torch.rand, randn")
     what = ""
-    if repeating.unsteady(call, repeating.CALLS):
+    if executor_choice.unsteady(call, executor_choice.CALLS):
         what = "when it is called again with the same rows, tensors and draws, its scores differ"
-    elif repeating.different(first, _trained_scores(s)()):
+    elif executor_choice.different(first, _trained_scores(s)()):
         what = "a new instance of it gives other scores than the first one gave, for the same seed"
     if what:
-        return Violation("", what, repeating.KEEP)
+        return Violation("", what, executor_choice.KEEP)
     hook = hook_of(s.net())
     return Note(f"{hook} has a hook, which may keep state: clients run one after the other") if hook else None
 
@@ -215,7 +215,7 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
         step.turn_to({n: t.clone() for n, t in stacked.items()} | leaves, [*leaves.values()], {})
         step.compared_alone(batch, apart=1e-3)
     except Unstackable as error:
-        return Note(f"it {error.why}: clients run one after the other")
+        return Note(f"{str(error).splitlines()[0]}: clients run one after the other")
     except Exception as error:
         place, text = _place(error), one_line(user_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {text} … clients run one after the other")

@@ -14,8 +14,8 @@ from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
 from fedtune.conformance.watching import move_streams
 from fedtune.core.trees import Executor, take
-from fedtune.engine import engine, repeating
-from fedtune.engine.repeating import KEEP
+from fedtune.engine import engine, executor_choice
+from fedtune.engine.executor_choice import KEEP
 from fedtune.experiment.algorithm import Model
 from fedtune.user_code import sources
 
@@ -107,7 +107,7 @@ def own_state(s: Subject) -> Violation | Note | None:
         place = sources.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
         return Violation(place, f"self.{name} is set during a run, but no checkpoint saves it", KEEP)
     for case, times in ((s.cases.few, FEW), (s.cases.alone, MANY)):
-        if name := repeating.unsteady_round(s.begin(case, "loop"), times):
+        if name := executor_choice.unsteady_round(s.begin(case, "loop"), times):
             what = f"{in_words(name)} gets another value when the same round runs again"
             return Violation("", f"{what}, so it depends on what no checkpoint saves, or on no seed", KEEP)
     return None

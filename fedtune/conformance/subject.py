@@ -23,10 +23,9 @@ from fedtune.core.hyper import hyperparameters
 from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, named, take
-from fedtune.engine import engine
-from fedtune.engine.repeating import CLOCK as CLOCK
+from fedtune.engine.executor_choice import CLOCK as CLOCK
 from fedtune.engine.simulation import Simulation
-from fedtune.engine.state import with_shapes
+from fedtune.engine.state import State, common_start, with_shapes
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -132,7 +131,7 @@ class Subject:
             )
             if case.dropout:
                 form.body = nn.Sequential(form.body, nn.Dropout(case.dropout))
-            sim.state = engine.start(s, [(form, list(ids), how) for ids in groups or [range(data.clients)]])
+            sim.state = common_start(s, [(form, list(ids), how) for ids in groups or [range(data.clients)]])
             sim.setup = with_shapes(s, sim.state.groups[0].net)
         return sim
 
@@ -227,7 +226,7 @@ class Subject:
         return torch.allclose(a, b, rtol=self.rtol, atol=tolerance)
 
 
-def numbers(state: engine.State) -> dict[str, Tensor]:
+def numbers(state: State) -> dict[str, Tensor]:
     """Every tensor of a state: the server's, and each client's by its number, however clients are grouped."""
     clients = {
         f"client {k}": take({**group.tensors, "kept": group.kept}, row)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, tree_map
-from fedtune.engine.blame import each_client
+from fedtune.engine.client_errors import each_client
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Data, Phase, draw
 from fedtune.experiment.scenario import Scenario

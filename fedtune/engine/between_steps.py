@@ -73,7 +73,6 @@ class BetweenSteps:
         return of_one
 
     def _asked(self, t: Tensors, kept: dict[str, Tree], losses: Tensor) -> Tensor:
-        """Whether one client stops."""
         assert self.phase.until
         return hooks.stop(self.phase.until, self.phase.until(losses, Model(self.net, t, kept)))
 
@@ -106,17 +105,21 @@ class BetweenSteps:
             if not self.stops:
                 return False
             moved = {n: t for n, t in mine.items() if part_of(n) in self.trained}
-            asked = torch.func.vmap(self._asked) if mine else self._asked_alone
-            return self.stops.all_have(step, losses, lambda latest: asked(whole, kept, latest), moved)
 
-    def _asked_alone(self, t: Tensors, kept: dict[str, Tree], losses: Tensor) -> Tensor:
-        return self._asked(t, kept, losses[0])[None]
+            def asked(latest: Tensor) -> Tensor:
+                if mine:
+                    return torch.func.vmap(self._asked)(whole, kept, latest)
+                return self._asked(whole, kept, latest[0])[None]
+
+            return self.stops.all_have(step, losses, asked, moved)
 
     def end(self, mine: Tensors, steps: Tensor) -> Tensor:
         """Restore each client's tensors from when it stopped; returns how many of `steps` each client made."""
         if not self.stops:
             return steps
-        self.stops.put_back(mine)
+        for at, held in self.stops.held:
+            for n, t in held.items():
+                mine[n][at] = t
         return self.stops.made
 
 
@@ -137,7 +140,7 @@ class Stops:
         self.made = torch.zeros(m, dtype=torch.int64, device=ends.device)  # steps
         self.latest = torch.full((m, window), torch.nan, dtype=torch.float64, device=ends.device)
         self.sum, self.count = torch.zeros_like(self.latest[:, 0]), torch.zeros_like(self.made)
-        self.held: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self.held: list[tuple[Tensor, dict[str, Tensor]]] = []  # who stopped, with their tensors then
 
     def counted(self, tree: Tree) -> Tree:
         """Losses and tallies of the first k clients, with zeros for clients that have stopped."""
@@ -166,9 +169,3 @@ class Stops:
             self.held.append((at, {n: t[at] for n, t in mine.items()}))
             self.done[:k] |= stop
         return bool(self.done[:k].all())
-
-    def put_back(self, mine: dict[str, Tensor]) -> None:
-        """Restore each client's tensors from when it stopped."""
-        for at, held in self.held:
-            for n, t in held.items():
-                mine[n][at] = t

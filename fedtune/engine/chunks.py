@@ -66,7 +66,6 @@ def _parts(g: Group, table: Split) -> list[Part]:
 
 
 def _joined(results: list[Tree], parts: list[Part]) -> Tree:
-    """The results of all parts, in the clients' order."""
     joined, chunks = join(results), [part for part in parts if isinstance(part, Tensor)]
     return take(joined, torch.cat(chunks).argsort()) if chunks else joined
 

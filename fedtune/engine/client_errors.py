@@ -1,4 +1,7 @@
-"""Messages for failing client code: where, for which client, why it cannot be stacked, and what would do."""
+"""Errors of client code: where, whose, why it cannot be stacked, and what would do.
+
+The client is found by running the code again for one client after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,28 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from fedtune.core.about import FOLDER
-from fedtune.core.draws import CannotRepeat
-from fedtune.core.errors import UserError
+from fedtune.core.draws import CannotRepeat, Draws
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.process import Streams
 from fedtune.core.pure import is_known
 from fedtune.core.terminal import one_line
-from fedtune.engine.blame import PASSING, OfClient
+from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take
+from fedtune.data.federation import Federation
 from fedtune.engine.state import Group, RunSetup
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.tracing import Impure
 from fedtune.user_code import user_errors
 
-# PyTorch's message for code that vmap cannot run -> what the code does
-REASONS = {
-    ".item()": "takes a number out of a tensor (item, float, int, range)",
-    "doesn't have storage": "takes numbers out of a tensor (tolist, numpy)",
-    "access storage": "copies a tensor outside PyTorch's operations (deepcopy)",
-    "accessing `data`": "uses a tensor's .data",
-    "data-dependent control flow": "branches on a tensor (if, while, and, bool)",
-    "dynamic shape": "makes a tensor whose size depends on values (a boolean index, nonzero, unique)",
-    "masked_select": "makes a tensor whose size depends on values (masked_select)",
-    "provide an explicit positive num_classes": "calls one_hot without the number of classes",
-    "is not possible because there exists a Tensor": "writes a client's values into a tensor that it created empty",
-    "unbatched tensor": "draws random numbers into a tensor that it created empty",
-    "requires_grad_()": "calls requires_grad_ (torch.func.grad would do)",
-    "backward() called": "calls backward (torch.func.grad would do)",
-}
-_NO_RULE = ("Batching rule not implemented for aten::", "we do not yet support aten::")
+# errors not caused by a client or a line: diverged training, a full memory or disk, and errors already reported
+PASSING = (UserError, Diverged, CannotRepeat, Impure, torch.OutOfMemoryError, MemoryError, OSError)
+Result = TypeVar("Result")
 
 
 class Unstackable(UserError):
@@ -51,11 +43,69 @@ class Unstackable(UserError):
             f"client code cannot run stacked: {f'at {where} it' if ':' in where else where} {why}\n"
             f"{instead}, or give --executor loop: one client after the other"
         )
-        self.where, self.why = where, why
 
 
 class OtherNumbers(UserError):
     """Code that gave other numbers when it was replayed, or ran once more."""
+
+
+class OfClient(Exception):
+    """An error that a client's code raises even when run alone; its cause is the original error."""
+
+    def __init__(self, client: int | None) -> None:
+        """client: its position among those that ran; None if others fail too."""
+        super().__init__(client)
+        self.client = client
+
+    def who(self, f: Federation, clients: int) -> str:
+        """The client in words, ` (owner clinic-07)`.  clients: number per run, if several runs are stacked."""
+        return "" if self.client is None else f" ({f.who(self.client if f.owners else self.client % clients)})"
+
+
+def located(run: Callable[[], Result], alone: Callable[[int], object], clients: int) -> Result:
+    """Run code for several clients.  An error becomes the `OfClient` of the first, if any, that fails `alone` too."""
+    try:
+        return run()
+    except (OfClient, *PASSING):
+        raise
+    except Exception as error:  # whatever client code raises
+        if "CUDA error" in str(error):  # after it nothing runs on the GPU
+            raise
+        stacked = error
+    for k in range(clients):  # not within `except`: Python would take the error there for a cause of these
+        if own := _raised(alone, k):
+            if isinstance(own, PASSING):
+                raise own
+            all_fail = any(_raised(alone, i) for i in {0, clients - 1} - {k})
+            raise OfClient(None if all_fail else k) from own
+    raise stacked
+
+
+def each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws) -> Tree:
+    """`for_each_client` for client code, with its error `located`."""
+
+    def alone(k: int) -> Tree:
+        return draws.alone(fn, k, *(take(tree, k) for tree in trees))
+
+    return located(lambda: for_each_client(fn, executor, *trees, draws=draws), alone, len(leaves(trees)[0]))
+
+
+@contextmanager
+def among(clients: Tensor) -> Iterator[None]:
+    """While code runs for these clients: translate an `OfClient`'s position to the client's number."""
+    try:
+        yield
+    except OfClient as error:
+        error.client = None if error.client is None else int(clients[error.client])
+        raise
+
+
+def _raised(alone: Callable[[int], object], client: int) -> Exception | None:
+    try:
+        alone(client)
+    except Exception as error:  # whatever client code raises
+        return error
+    return None
 
 
 @contextmanager
@@ -129,7 +179,6 @@ def _names(s: RunSetup) -> str:
 
 
 def _is_own(s: RunSetup) -> bool:
-    """Whether the algorithm or a model is the user's own."""
     return not type(s.algorithm).__module__.startswith("fedtune.trainables.") or any(
         map(catalogue.is_own, s.task.models)
     )
@@ -150,26 +199,15 @@ def _stackable_operations() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What client code does that vmap cannot run."""
-    text = user_errors.text(error)
-    if why := next((why for sign, why in REASONS.items() if sign in text), ""):
-        return why
-    for sign in _NO_RULE:
-        if sign in text:
-            return f"calls {text.split(sign)[1].split()[0].split('.')[0]}, which vmap has no rule for"
-    return ": ".join(filter(None, [f"raises {user_errors.kind(error)}", *text.splitlines()[:1]]))
+    """What client code does that vmap cannot run: the first sentence of PyTorch's message."""
+    said = [line.split(". ")[0] for line in user_errors.text(error).splitlines()[:1]]
+    return ": ".join([f"raises {user_errors.kind(error)}", *filter(None, said)])
 
 
 def place(error: BaseException) -> str:
-    """FILE:LINE of an error in its author's file, or the model's module that raised it if no line is theirs."""
-    if own := user_errors.place(error):
-        return own
+    """FILE:LINE of an error in its author's file; the model if no line is theirs."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THEIRS)]
-    if frames:
-        return f"{frames[-1].filename}:{frames[-1].lineno}"
-    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [m for m in owners if isinstance(m, nn.Module)]
-    return f"the model's {type(modules[-1]).__name__}" if modules else "some place"
+    return user_errors.place(error) or (f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the model")
 
 
 _NOT_THEIRS = (str(Path(torch.__file__).parent), str(FOLDER), sysconfig.get_paths()["stdlib"], "<")

@@ -1,32 +1,36 @@
 """A federated round: broadcast, local training, upload, aggregate.
 
-A checkpoint is the state alone.  Clients of several seeds' runs may train as one stack: see `seed_stack`.
+Clients of several seeds' runs may train as one stack: see `seed_stack`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
+
+from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import Tree
-from fedtune.data.federation import rows_by_class
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
+from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
-from fedtune.engine.blame import among
+from fedtune.engine.client_errors import among
 from fedtune.engine.local_training import PhaseResult, train
-from fedtune.engine.round import RunningRound, participants, require_finite
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
-from fedtune.engine.state import Group, RunSetup, State, start
+from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
-from fedtune.experiment import plans
-from fedtune.experiment.algorithm import DOWN, Phase
-
-__all__ = ["Group", "RunSetup", "State", "participants", "require_finite", "run_rounds", "start"]
+from fedtune.experiment import hooks, plans
+from fedtune.experiment.algorithm import DOWN, Phase, part_of
 
 Address = tuple[str | int, ...]
 RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
+Result = TypeVar("Result")
 
 
 def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, RoundResult]:
@@ -54,18 +58,41 @@ def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Round
 
 
 def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> None:
-    """Local training of all clients that take part."""
-    for i in _groups(rounds):
-        active = [r for r in rounds if i in r.active_groups and not r.lost]
 
-        def code(s: RunSetup, g: Group, down: Tree) -> PhaseResult:
-            return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
+    def code(s: RunSetup, g: Group, down: Tree) -> PhaseResult:
+        return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
 
-        works = [Work(r.run, i, r.groups[i], r.down[i]) for r in active]
-        for r, result in zip(active, seeds.run(works, code), strict=True):
-            r.take_training(i, result)
+    _of_groups(seeds, rounds, code, lambda r, i: r.down[i], RunningRound.take_training)
     for r in rounds:
         r.end_phase()
+
+
+def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
+    """The clients send and update what they keep, and the servers aggregate."""
+
+    def code(s: RunSetup, g: Group, inputs: ClientInputs) -> Tree:
+        with client_errors.running(s, g, rounds[0].t):
+            return uploads(s, g, inputs, rounds[0].t)
+
+    if rounds and sends_from_rows(rounds[0].s.algorithm):  # else no pass over the data is needed
+        _of_groups(seeds, rounds, code, RunningRound.inputs, RunningRound.take_upload)
+    for r in rounds:
+        r.take_in()
+
+
+def _of_groups(
+    seeds: SeedStack,
+    rounds: Sequence[RunningRound],
+    code: Callable[..., Tree],
+    inputs: Callable[[RunningRound, int], Tree],
+    store: Callable[[RunningRound, int, Any], None],
+) -> None:
+    """Run code for the clients that take part, one group after the other, and store its results in their rounds."""
+    for i in range(len(rounds[0].groups) if rounds else 0):
+        active = [r for r in rounds if i in r.active_groups and not r.lost]
+        works = [Work(r.run, i, r.groups[i], inputs(r, i)) for r in active]
+        for r, result in zip(active, seeds.run(works, code), strict=True):
+            store(r, i, result)
 
 
 def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> PhaseResult:
@@ -81,23 +108,161 @@ def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Addres
             return train(g.net, g.tensors, down, *args, rows_by_class(f, g.ids))
 
 
-def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
-    """The clients send and update what they keep, and the servers aggregate."""
-    for i in _groups(rounds):
-        active = [r for r in rounds if i in r.active_groups and not r.lost]
-        if not sends_from_rows(rounds[0].s.algorithm):
-            continue  # avoids a pass over the data
-
-        def code(s: RunSetup, g: Group, inputs: ClientInputs) -> Tree:
-            with client_errors.running(s, g, rounds[0].t):
-                return uploads(s, g, inputs, rounds[0].t)
-
-        works = [Work(r.run, i, r.groups[i], ClientInputs(r.down[i], r.tallies[i], r.clients[i])) for r in active]
-        for r, result in zip(active, seeds.run(works, code), strict=True):
-            r.take_upload(i, result)
-    for r in rounds:
-        r.take_in()
+def participants(s: RunSetup, t: int) -> Tensor:
+    """The clients of round t, ascending; drawn without replacement from the round's own stream."""
+    order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))
+    return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
 
 
-def _groups(rounds: Sequence[RunningRound]) -> range:
-    return range(len(rounds[0].groups) if rounds else 0)
+class RunningRound:
+    """A round in progress: the server's entries, and its clients with what they received and tallied last."""
+
+    def __init__(self, run: int, s: RunSetup, state: State, t: int) -> None:
+        """Select the clients of round t from each group.  run: its position among the seeds."""
+        self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
+        taking_part = participants(s, t)
+        self.positions = [torch.isin(g.ids, taking_part).nonzero()[:, 0] for g in state.groups]
+        self.groups = [g.at(index) for g, index in zip(state.groups, self.positions, strict=True)]
+        self.active_groups = [i for i, g in enumerate(self.groups) if len(g.ids)]
+        self.down: list[dict[str, Tree]] = [{} for _ in self.groups]
+        self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
+        self.kept = [g.kept for g in self.groups]  # replaced by what `remember` returns
+        # what client code knows about its client; no step is made before the round's first phase
+        self.clients = [
+            no_steps(s, g.net, g.ids)._replace(kept=g.kept, counts=rows_by_class(s.federation, g.ids))
+            for g in self.groups
+        ]
+        self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
+        self.up_size, self.down_size = NOTHING, NOTHING
+        self.losses: list[Tensor] = []  # one tensor per group of the current phase
+        self.train_loss: float | None = None  # the mean loss of the first phase
+        self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
+        self.lost: Diverged | None = None  # how it diverged
+
+    @contextmanager
+    def until_lost(self) -> Iterator[None]:
+        """Record if the run diverges here; the rest of the round is then skipped."""
+        try:
+            yield
+        except Diverged as error:
+            self.lost = error
+
+    def send_down(self) -> None:
+        """The server sends, and clients replace the tensors that they receive."""
+        with self.until_lost():
+            for i in self.active_groups:
+                g = self.groups[i]
+                self.down[i] = hooks.broadcast(self.s.algorithm, "broadcast", self.server, g.ids, self.task)
+                self.down_size = self.down_size.plus(size(self.down[i]))
+                self.groups[i] = g._replace(tensors=received(self.s, g, self.down[i]))
+
+    def take_training(self, i: int, done: PhaseResult | Diverged) -> None:
+        """Store the result of a phase for a group's clients."""
+        with self.until_lost():
+            done = undiverged(done)
+            g, frozen = self.groups[i], self.s.scenario.frozen
+            moved = {n: t for n, t in done.tensors.items() if part_of(n) not in frozen}  # frozen tensors stay views
+            self.groups[i] = g._replace(tensors=g.tensors | moved)
+            self.losses.append(done.losses)
+            self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
+            require_finite(self.t, self.s.federation, g.ids, done.losses, {}, {})
+
+    def end_phase(self) -> None:
+        """Note the phase's loss, after all groups have trained."""
+        if not self.lost:
+            self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
+        self.losses, self.phase = [], self.phase + 1
+
+    def inputs(self, i: int) -> ClientInputs:
+        """What a group's clients received and tallied."""
+        return ClientInputs(self.down[i], self.tallies[i], self.clients[i])
+
+    def take_upload(self, i: int, result: dict[str, Tree] | Diverged) -> None:
+        """Store what a group's clients send and keep."""
+        with self.until_lost():
+            result = undiverged(result)
+            self.ups[i], self.kept[i] = result["up"], result["kept"]
+
+    def take_in(self) -> None:
+        """The server aggregates the uploads, in the order of client numbers."""
+        if self.lost:
+            return
+        ups = []
+        for i in self.active_groups:
+            g, up = self.groups[i], self.ups.get(i, {})
+            if self.s.algorithm.shared:
+                rows = self.s.federation.train.counts[g.ids]
+                up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
+            ups.append(up)
+        self.ups = {}
+        self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
+        ids = torch.cat([self.groups[i].ids for i in self.active_groups])
+        with self.until_lost():
+            uploads = take(join(ups) | {"ids": ids}, ids.argsort())
+            entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
+            self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
+
+    def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
+        """The new state and the round's metrics, or how it diverged."""
+        with self.until_lost():
+            if not self.lost:
+                self._require_finite()
+        if self.lost:
+            return self.lost
+        total = state.bytes + self.up_size.bytes + self.down_size.bytes
+        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
+        row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
+        return State(self.server, self._merged(state.groups), self.t, total), row
+
+    def _require_finite(self) -> None:
+        """Diverged unless all parameters, all that clients keep and all server entries are finite."""
+        for i in self.active_groups:
+            g = self.groups[i]
+            require_finite(self.t, self.s.federation, g.ids, torch.zeros(1), g.tensors, self.kept[i])
+        lost = [n for n, tree in self.server.items() if not all(v.isfinite().all() for v in leaves(tree))]
+        if lost:
+            raise Diverged(f"diverged in round {self.t}: the server's {', '.join(lost)} became NaN or infinite")
+
+    def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        return tuple(
+            old._replace(tensors=_back(old.tensors, index, g.tensors), kept=_back(old.kept, index, kept))
+            for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)
+        )
+
+
+def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
+    """Replace some clients' tensors in a group, in place, so that clients that do not take part cost nothing.
+
+    Only frozen tensors stay shared; those that all clients of a group received and keep untrained are copied here.
+    """
+    if isinstance(old, dict):
+        return {n: _back(t, at, new[n]) for n, t in old.items()}
+    if isinstance(old, tuple):
+        return type(old)(*(_back(*pair) for pair in zip(old, [at] * len(old), new, strict=True)))
+    if is_shared(old):
+        return old
+    if len(at) < len(old):
+        return old.index_copy_(0, at, new)
+    return new.clone() if is_shared(new) else new
+
+
+def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
+    """Diverged, with round and clients, unless every loss [K_g], every parameter and every kept value is finite."""
+    fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
+    for name, tree in (("parameters", tensors), ("memory", kept)):
+        reals = [v.reshape(len(v), -1).isfinite().all(1) for v in leaves(tree) if v.is_floating_point()]
+        fine[name] = torch.stack(reals).all(0) if reals else fine["loss"]
+    for name, ok in fine.items():
+        if not ok.all():
+            ids_lost = ids[~ok].tolist()
+            whose = f"{f.who(ids_lost[0])}'s {name}"
+            if len(ids_lost) > 1:
+                whose = f"the {name} of {len(ids_lost)} clients ({f.some(ids_lost)})"
+            raise Diverged(f"diverged in round {t}: {whose} became NaN or infinite")
+
+
+def undiverged(result: Result | Diverged) -> Result:
+    """The result; raises it if it is Diverged."""
+    if isinstance(result, Diverged):
+        raise result
+    return result

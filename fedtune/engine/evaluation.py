@@ -1,29 +1,32 @@
-"""Evaluation: the accuracy of the clients' models, or of the one global model, on validation and test rows."""
+"""Evaluation: the accuracy of the clients' models, or of the one global model, on validation and test rows.
+
+If an algorithm's `adapt` asks for it, clients train before they are scored: personal fine-tuning.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, join, leaves, take, tree_map
 from fedtune.data.federation import Split, classes_held
-from fedtune.engine import client_errors, seed_stack
-from fedtune.engine.adaptation import adapt_all
-from fedtune.engine.blame import among
+from fedtune.engine import client_errors
 from fedtune.engine.chunks import Part, over_rows
-from fedtune.engine.seed_stack import SeedStack, Work, one_after_another
-from fedtune.engine.stacked_rows import StackedRows
+from fedtune.engine.client_errors import among
+from fedtune.engine.engine import require_finite, train_group, undiverged
+from fedtune.engine.local_training import PhaseResult
+from fedtune.engine.seed_stack import SeedStack, Work, by_plan, one_after_another
+from fedtune.engine.stacked_code import StackedRows
 from fedtune.engine.state import Group, RunSetup, State, received
-from fedtune.experiment import hooks
-from fedtune.experiment.algorithm import Data, Model
+from fedtune.experiment import hooks, plans
+from fedtune.experiment.algorithm import Algorithm, Data, Model, Phase
 
 
 class Scored(NamedTuple):
@@ -42,23 +45,8 @@ class Scores(NamedTuple):
     outputs: dict[int, tuple[Tensor, Tensor]]
 
 
-_USES_KEPT: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets whose `predict` uses what clients keep
-
-
-class _KeptUsed(BaseException):
-    """Client code used its client's kept state, which was not passed in because that costs time; it is no error."""
-
-
-class _WithoutKept(Model):
-    """A model whose client's kept state is not passed in until it is used."""
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        """Not available yet."""
-        raise _KeptUsed
-
-
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
+Groups = Mapping[int, Group]  # the groups of a run by position
 
 
 def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
@@ -66,10 +54,8 @@ def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) 
 
     A client's model: its own parts and the shared ones that it would receive now, after `adapt`.  Raises Diverged.
     """
-    (scored,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
-    if isinstance(scored, Diverged):
-        raise scored
-    return scored
+    (scored,) = score_all(SeedStack((s,)), {0: state}, splits).values()
+    return undiverged(scored)
 
 
 @torch.no_grad()
@@ -80,14 +66,64 @@ def score_all(
     first = seeds.setups[next(iter(states))]
     if first.metrics:  # the user's own metrics are computed for one run after the other
         seeds = SeedStack(seeds.setups)
-    adapted = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
-    results: dict[int, Scored | Diverged] = {i: g for i, g in adapted.items() if isinstance(g, Diverged)}
-    groups = {i: g for i, g in adapted.items() if not isinstance(g, Diverged)}
+    trained = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
+    results: dict[int, Scored | Diverged] = {i: g for i, g in trained.items() if isinstance(g, Diverged)}
+    groups = {i: g for i, g in trained.items() if not isinstance(g, Diverged)}
     all_splits = (*splits, "all") if "test" in splits and first.everywhere else splits
     scores = {split: _scores(seeds, states, groups, split) for split in all_splits}
     for i, run_groups in groups.items():
         results[i] = _summed(seeds.setups[i], run_groups, {split: scores[split][i] for split in all_splits})
     return {i: results[i] for i in states}
+
+
+def adapted(s: RunSetup, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """A run's groups after adaptation, as new ones.  Raises Diverged."""
+    (result,) = adapt_all(SeedStack((s,)), {0: state}, {0: dict(enumerate(groups))}).values()
+    return tuple(undiverged(result).values())
+
+
+def adapt_all(
+    seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
+) -> dict[int, Groups | Diverged]:
+    """The groups of several runs after training as `adapt` asks for it, by position, or how a run diverged."""
+    results: dict[int, Groups | Diverged] = dict(groups)
+    setups = {i: seeds.setups[i] for i in states}
+    phases_by_run = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in setups.items()}
+    for phases, runs in by_plan(phases_by_run):
+        for place in dict.fromkeys(place for i in runs if phases for place in groups[i]):
+            works = [_received(setups[i], i, place, states[i], groups[i][place]) for i in runs if place in groups[i]]
+            for i, g in _adapted(seeds, works, phases, states[runs[0]].round).items():
+                run_groups = results[i]
+                if not isinstance(run_groups, Diverged):
+                    results[i] = g if isinstance(g, Diverged) else {**run_groups, place: g}
+    return results
+
+
+def _received(s: RunSetup, run: int, place: int, state: State, g: Group) -> Work:
+    """A group's clients with what they would receive now."""
+    down = hooks.broadcast(s.algorithm, "deployed", state.server, g.ids, s.task_in(state.round + 1))
+    return Work(run, place, g._replace(tensors=received(s, g, down)), down)
+
+
+@torch.enable_grad()
+def _adapted(seeds: SeedStack, works: list[Work], phases: tuple[Phase, ...], t: int) -> dict[int, Group | Diverged]:
+    """Each run's group after these phases, or how it diverged."""
+    lost: dict[int, Group | Diverged] = {}
+    for n, phase in enumerate(phases):
+
+        def code(s: RunSetup, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> PhaseResult:
+            return train_group(s, g, down, phase, ("adapt", t + 1, n), t + 1)
+
+        left = []
+        for w, result in zip(works, seeds.run(works, code), strict=True):
+            try:
+                done = undiverged(result)
+                require_finite(t, seeds.setups[w.run].federation, w.g.ids, done.losses, done.tensors, {})
+                left.append(w._replace(g=w.g._replace(tensors=done.tensors)))
+            except Diverged as error:
+                lost[w.run] = error
+        works = left
+    return {w.run: w.g for w in works} | lost
 
 
 def _scored_groups(s: RunSetup, state: State) -> dict[int, Group]:
@@ -163,9 +199,7 @@ def _scores(
         works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in group_by_run.items()]
         scores = seeds.run(works, lambda s, g, runs: _score_group(s, g, runs, deployed, split, t))
         for i, result in zip(group_by_run, scores, strict=True):
-            if isinstance(result, Diverged):  # raised by a user's code, because predictions are not checked
-                raise result
-            scores_by_run[i].append(result)
+            scores_by_run[i].append(undiverged(result))  # Diverged only if a user's code raised it
     return scores_by_run
 
 
@@ -175,18 +209,17 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
     table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)
     assert table
     adapts, outputs = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
+    if type(s.algorithm).predict is Algorithm.predict:  # it does not look at what clients keep
+        g = g._replace(kept={})
     draws, stand_in = Draws(_score_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
-    everyone = g, runs
     if split == "all" and draws.is_random is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
         model = g.tensors if adapts else received(s, g, down)
-        kept = g.kept if g.net in _USES_KEPT else {}
-        samples, stand_in = _representatives({"model": model, "down": down, "kept": kept}, runs)
+        samples, stand_in = _representatives({"model": model, "down": down, "kept": g.kept}, runs)
         g, runs = g.at(samples), runs[samples]
 
     def one(own: dict[str, Tree], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
-        passes_kept = g.net in _USES_KEPT or not g.kept
-        out = s.algorithm.predict((Model if passes_kept else _WithoutKept)(g.net, *own.values()), rows["x"], received)
+        out = s.algorithm.predict(Model(g.net, **own), rows["x"], received)
         heads = hooks.heads(s.algorithm, out, len(rows["y"]), s.task.classes)
         scores = next(iter(heads.values()))
         result = {"predicted": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
@@ -202,7 +235,7 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
         mine = g._replace(ids=ids, tensors=take(g.tensors, part))
         # after adaptation the tensors include what was received
         tensors = mine.tensors if adapts else received(s, mine, down)
-        own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _USES_KEPT else {})
+        own = {"tensors": tensors, "kept": take(g.kept, part)}
         with among(ids):
             result = of_rows(own, down, {"x": data.x, "y": data.y})
         if s.metrics:
@@ -214,11 +247,7 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
         return {"correct": correct, "loss": loss, "counts": counts}
 
     with client_errors.running(s, g, t):
-        try:
-            result = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
-        except _KeptUsed:
-            _USES_KEPT[g.net] = None  # from now on clients with different kept state count as different
-            return _score_group(s, *everyone, deployed, split, t)
+        result = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
     return Scores(take(result, stand_in), outputs)
 
 
@@ -247,5 +276,4 @@ def _counts(data: Data, predicted: Tensor, classes: int) -> Tensor:
 
 
 def _in_order(groups: Mapping[int, Group], results: Sequence[Tree]) -> Tree:
-    """The results of all groups' clients, in the order of client numbers."""
     return take(join(list(results)), torch.cat([g.ids for g in groups.values()]).argsort())

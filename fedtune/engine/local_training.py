@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,9 +13,9 @@ from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_ma
 from fedtune.core.trees import leaves as leaves_of
 from fedtune.engine.batches import Pool, draw_pool, plan
 from fedtune.engine.between_steps import BetweenSteps, Job
-from fedtune.engine.blame import located
+from fedtune.engine.client_errors import located
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
-from fedtune.engine.stacked_step import StackedStep, gradients
+from fedtune.engine.stacked_code import StackedStep, gradients
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Client, Model, Phase, part_of, parts
 from fedtune.experiment.scenario import Scenario
@@ -75,7 +74,7 @@ def train(
     run = _stack_in_memory if executor == "stack" else _loop
     done = located(
         lambda: certain(lambda: run(job, tensors, down), *draws),
-        lambda k: _run_alone(job, tensors, down, k),
+        lambda k: _loop(job.of(only := slice(k, k + 1)), take(tensors, only), take(down, only)),
         len(todo.steps),
     )
     keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
@@ -89,7 +88,6 @@ def _frozen(job: Job, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[str, Tree]]:
-    """A loss and its tally."""
     return out if isinstance(out, tuple) else (out, {})
 
 
@@ -105,7 +103,11 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Phase
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
     first, again_draws, *setter_draws = job.begin(order)
-    between = BetweenSteps(job, todo.ends[order_index], partial(_all_of, setter_draws)).begin(mine, down, clients.kept)
+
+    def of_all(number: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+        return setter_draws[number].stacked(code, len(leaves_of(trees)[0]), *trees)
+
+    between = BetweenSteps(job, todo.ends[order_index], of_all).begin(mine, down, clients.kept)
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
     run = StackedStep(net, phase.loss, first)
@@ -167,8 +169,11 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseR
     draws, draws_again, *setter_draws = job.begin(range(len(todo.steps)))
     for k, steps in enumerate(todo.steps):
         mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
-        run = partial(_one_of, setter_draws, k)
-        between = BetweenSteps(job, todo.ends[k : k + 1], run).begin(mine, received, client.kept)
+
+        def of_one(number: int, code: Callable[..., Tree], *trees: Tree, k: int = k) -> Tree:
+            return setter_draws[number].alone(code, k, *trees)
+
+        between = BetweenSteps(job, todo.ends[k : k + 1], of_one).begin(mine, received, client.kept)
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         live = mine | dict(zip(moving, leaves, strict=True))
         model = Model(net, live, client.kept)
@@ -190,19 +195,3 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseR
                 break
         steps_made[k : k + 1] = between.end({}, steps_made[k : k + 1])
     return PhaseResult(tensors, total, tally, job.client, steps_made)
-
-
-def _run_alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int) -> PhaseResult:
-    """Train one client alone."""
-    only = slice(k, k + 1)
-    return _loop(job.of(only), take(tensors, only), take(down, only))
-
-
-def _all_of(draws: Sequence[Draws], number: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
-    """Run code for all clients as one program."""
-    return draws[number].stacked(code, len(leaves_of(trees)[0]), *trees)
-
-
-def _one_of(draws: Sequence[Draws], client: int, number: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
-    """Run code for one client."""
-    return draws[number].alone(code, client, *trees)

@@ -89,7 +89,6 @@ class _Rules:
 
 
 def _sgd(momentum: float) -> Callable[..., None]:
-    """torch.optim.SGD's step."""
 
     def step(lr: float, decay: float, leaves: list[Tensor], grads: list[Tensor], memory: _Averages, steps: int) -> None:
         if decay:

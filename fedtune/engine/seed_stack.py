@@ -63,14 +63,12 @@ class SeedStack(NamedTuple):
                     raise
                 except Exception:
                     pass
-            results += [self._run_alone(w, code) for w in batch]
+            for w in batch:
+                try:
+                    results.append(code(self.setups[w.run], w.g, w.trees))
+                except Diverged as error:
+                    results.append(error)
         return results
-
-    def _run_alone(self, w: Work, code: Code) -> Tree | Diverged:
-        try:
-            return code(self.setups[w.run], w.g, w.trees)
-        except Diverged as error:
-            return error
 
     def _run_together(self, works: Sequence[Work], code: Code) -> list[Tree]:
         assert self.joint
@@ -92,16 +90,10 @@ class SeedStack(NamedTuple):
         return [works[len(works) * i // stacks : len(works) * (i + 1) // stacks] for i in range(stacks)]
 
     def _joined(self, works: Sequence[Work]) -> Group:
-        """The clients of several runs as one group of the joint setup."""
         first, clients = works[0].g, self.setups[0].task.clients
         ids = torch.cat([w.g.ids + w.run * clients for w in works])
         tensors, kept = (one_after_another(t) for t in zip(*((w.g.tensors, w.g.kept) for w in works), strict=True))
         return first._replace(ids=ids, tensors=tensors, kept=kept)
-
-
-def alone(s: RunSetup) -> SeedStack:
-    """One run by itself."""
-    return SeedStack((s,))
 
 
 def stacked(setups: Sequence[RunSetup], states: Sequence[State]) -> SeedStack:

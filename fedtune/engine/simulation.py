@@ -17,16 +17,14 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.core.workload import Run, Runs
 from fedtune.data import federation
-from fedtune.engine import engine, evaluation, executors, seed_stack, starting
+from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack
 from fedtune.engine.seed_stack import SeedStack
-from fedtune.engine.state import RunSetup, State, with_shapes
+from fedtune.engine.state import RunSetup, State, start, with_shapes
 from fedtune.experiment import hooks, partitioning
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors, user_files
 
-# errors not caused by a line of code: diverged training, a full memory or disk
-PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
 STATE = "state.pt"  # the file of a checkpoint
 
 
@@ -47,12 +45,11 @@ class Round(NamedTuple):
 @contextmanager
 def _at_work() -> Iterator[None]:
     """Run while no other run works in this process; an error in a user's line becomes a UserError that names it."""
-    with process.at_work(), user_errors.reported(passing=(UserError, *PASSING)):
+    with process.at_work(), user_errors.reported(passing=client_errors.PASSING):
         yield
 
 
 def _copy(t: Tensor) -> Tensor:
-    """A copy, except of tensors shared by all clients."""
     return t if is_shared(t) else t.clone()
 
 
@@ -90,12 +87,12 @@ class Simulation(Run):
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
         setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, metrics=experiment.own_metrics)
-        self.state = starting.start(experiment, setup, nets)
+        self.state = start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
         """Train and score a round: its row of metrics.  Diverged, or UserError for errors in the user's own code."""
-        (row,) = step_all(seed_stack.alone(self.setup), {0: self}).values()
+        (row,) = step_all(SeedStack((self.setup,)), {0: self}).values()
         if isinstance(row, Exception):
             raise row
         return row
@@ -172,7 +169,7 @@ class Simulation(Run):
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
         groups = tuple(
-            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k.get("kept", {}))  # older files have none
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k["kept"])
             for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
         self.state = State(saved["server"], groups, saved["round"], saved["bytes"])

@@ -1,8 +1,11 @@
-"""What defines a run: its setup, which is constant, and its state, which is everything that changes."""
+"""What defines a run: its setup, which is constant, and its state, which is everything that changes, from round 0 on.
+
+Clients of an architecture start from one draw of the seed, or each from its own, or with weights from a file.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,11 +14,13 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.pure import is_declared
-from fedtune.core.trees import Executor, Tree, take, take_cheaply, to_all, tree_map
+from fedtune.core.trees import Executor, Tree, is_shared, take, take_cheaply, to_all, tree_map
 from fedtune.data.federation import Federation, Split
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import Algorithm, Client, Task, part_of, parts
+from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.nn import architectures
 from fedtune.nn.architectures import Net
 
 if TYPE_CHECKING:
@@ -76,7 +81,19 @@ class RunSetup(NamedTuple):
         return order[: self.scenario.eval_clients].sort().values.to(self.federation.x.device)
 
 
-def start(s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
+def start(experiment: Experiment, s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
+    """Round 0 of an experiment; nets as in `common_start`."""
+    state = common_start(s, nets)
+    for g in state.groups:
+        _move_constants(g.net, s.federation.x.device, s.dtype)
+    if experiment.start == "own":
+        state = _own_draws(s, state)
+    if experiment.initial_weights:
+        state = _from_weights(s, state, experiment.initial_weights)
+    return state
+
+
+def common_start(s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """Round 0: clients of an architecture start from the same draw of the seed, shared parts from the first one's.
 
     nets: the nets, each with its clients and executor.  UserError if shared parts differ in shape.
@@ -142,13 +159,10 @@ def with_shapes(s: RunSetup, net: nn.Module) -> RunSetup:
 
 def no_steps(s: RunSetup, net: nn.Module, ids: Tensor) -> Client:
     """These clients' scalars before the round's first phase, without their rows of each class."""
-    zero_steps, zero_path = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
+    zero_steps, zero_path = (
+        torch.zeros((), dtype=d, device=ids.device).expand(len(ids)) for d in (torch.int64, s.dtype)
+    )
     return Client({}, zero_path, zero_steps, dict.fromkeys(parts(net), zero_path), zero_steps[:, None].expand(-1, 0))
-
-
-@lru_cache(maxsize=8)
-def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.zeros((), dtype=dtype, device=device)
 
 
 def _with_own_parts(s: RunSetup, form: Net) -> nn.Module:
@@ -183,3 +197,56 @@ def _require_equal(alg: Algorithm, first: dict[str, Tensor], other: dict[str, Te
 
 def _cast(t: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return t.to(device, dtype if t.is_floating_point() else t.dtype)
+
+
+def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move buffers that are not in the state_dict to the device of the rows; they are shared and not trained."""
+    for module in net.modules():
+        for name in module._non_persistent_buffers_set:
+            if isinstance(constant := getattr(module, name), Tensor):
+                setattr(module, name, constant.to(device, dtype if constant.is_floating_point() else constant.dtype))
+
+
+def _own_draws(s: RunSetup, state: State) -> State:
+    """Draw each client's own parts at the client's own address, as the common draw is at (seed, "net")."""
+    groups = []
+    for g, member in zip(state.groups, s.task.models, strict=False):  # fewer clients than architectures: fewer groups
+        draws = [_draw_tensors(s, member, k, g.tensors) for k in g.ids.tolist()]
+        groups.append(g._replace(tensors={n: torch.stack([d[n] for d in draws]).to(t) for n, t in g.tensors.items()}))
+    return state._replace(groups=tuple(groups))
+
+
+def _draw_tensors(s: RunSetup, member: str, client: int, template: dict[str, Tensor]) -> dict[str, Tensor]:
+    seed = randomness.number(s.task.seed, "net", client)
+    net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
+    with randomness.seeded(randomness.number(s.task.seed, "parts", client)):
+        tensors = hooks.built(s.algorithm, net, s.task).state_dict()
+    return {n: tensors[n] for n in template}
+
+
+def _from_weights(s: RunSetup, state: State, reference: str) -> State:
+    """Replace initial values by those of FILE.pt[:part]: the server's shared tensors, every client's others."""
+    from fedtune.experiment import initial_weights
+
+    name, part = initial_weights.parse(reference)
+    weights = initial_weights.find(name)
+    shared, groups, fits = dict(state.server.get("shared", {})), [], []
+    for g in state.groups:
+        ids, own = g.ids.tolist(), dict(g.tensors)
+        shapes = {n: t.shape for n, t in shared.items()} | {n: t.shape[1:] for n, t in own.items()}
+        target = initial_weights.Target(shapes, shared, ids, g.net.head_was if isinstance(g.net, Net) else None)
+        fits.append(initial_weights.fit(weights, target, part))
+        for name, file_name in fits[-1].names.items():
+            if name in shared:
+                shared[name] = weights.common[file_name].to(shared[name], copy=True)
+            if name not in own:
+                continue
+            if file_name in weights.common:
+                values = weights.common[file_name].to(own[name], copy=True).expand_as(own[name])
+                own[name] = values if is_shared(own[name]) else values.clone()  # a frozen part is shared by all
+            else:
+                own[name] = torch.stack([weights.clients[k][file_name] for k in ids]).to(own[name])
+        groups.append(g._replace(tensors=own))
+    initial_weights.require_some(weights, fits)
+    server = state.server | ({"shared": shared} if shared else {})
+    return state._replace(server=server, groups=tuple(groups))

@@ -16,9 +16,9 @@ from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, named, take, tree_map
 from fedtune.data.federation import rows_by_class
-from fedtune.engine.blame import among, each_client
 from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
-from fedtune.engine.stacked_rows import StackedRows, in_order, order_of
+from fedtune.engine.client_errors import among, each_client
+from fedtune.engine.stacked_code import StackedRows
 from fedtune.engine.state import Group, RunSetup
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
@@ -136,7 +136,7 @@ def _features(s: RunSetup, g: Group, part: Part, draws: Draws) -> Tensor:
                 z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
             if z.shape[:2] == (len(places), longest):
                 return z
-            features = features if len(features) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)
+            features = features if len(features) else _empty([len(places), longest, *z.shape[2:]], z)
             features[positions, rows] = z
         features[positions, n:] = features[positions, :1]
     return features
@@ -161,3 +161,9 @@ def _of_the_form(old: Tree, new: Tree, alg: Algorithm) -> Tree:
             f"returns {', '.join(b) or 'nothing'}",
         )
     return new
+
+
+def _empty(shape: list[int], like: Tensor) -> Tensor:
+    """An empty tensor with another one's memory order: the last bits of later results depend on it."""
+    axes = sorted(range(like.dim()), key=like.stride, reverse=True)
+    return like.new_empty([shape[i] for i in axes]).permute(*(axes.index(i) for i in range(len(axes))))

@@ -5,7 +5,6 @@
 
 from fedtune.tracing.calls import CacheEntry, Calls, Impure, eager, forget, metadata, names, recordings_of
 from fedtune.tracing.purity import why_eager
-from fedtune.tracing.tape import Replay
 
-__all__ = ["CacheEntry", "Calls", "Impure", "Replay", "eager", "forget"]
+__all__ = ["CacheEntry", "Calls", "Impure", "eager", "forget"]
 __all__ += ["metadata", "names", "recordings_of", "why_eager"]

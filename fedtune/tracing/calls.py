@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -20,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree
 from fedtune.tracing import purity
-from fedtune.tracing.form import form_of
 from fedtune.tracing.recording import Captures, OperationRecorder
-from fedtune.tracing.tape import Replay, Tape, Untraceable
+from fedtune.tracing.tape import Tape, Untraceable
 
 CALLS_BEFORE = 3  # calls of one kind before recording: it costs as much as three, and saves half of each later one
 ENTRIES = 256  # recently used recordings per form of net
@@ -77,7 +76,7 @@ _CLOCK = _Clock()
 _SWITCHED_OFF: list[bool] = []
 
 
-class Calls(ABC, Generic[Result]):
+class Calls(Generic[Result]):
     """The calls of one piece of client code on one net: whether they may be recorded, and their recordings."""
 
     def __init__(self, net: nn.Module, code: Callable[..., Any], reasons: dict[str, None]) -> None:
@@ -97,8 +96,9 @@ class Calls(ABC, Generic[Result]):
 
     def entry(self, *rest: Hashable) -> CacheEntry:
         """The cache entry for calls with this key, for this code and the net's current modes."""
+        kind: Any = type(self)
         key, self.same_code, self.same_method = (
-            None if code is None else (type(self), code, self.modes, *rest)
+            None if code is None else (kind, code, self.modes, *rest)
             for code in (self.code, purity.same_code(self.code), purity.same_method(self.code))
         )
         assert key
@@ -118,18 +118,11 @@ class Calls(ABC, Generic[Result]):
             del self.entries[next(iter(self.entries))]
         return entry
 
-    @abstractmethod
-    def flat(self, result: Result) -> list[Tensor | None]:
-        """The code's results as a list of tensors, in the order in which a tape returns them."""
-
-    @abstractmethod
-    def remember_form(self, entry: CacheEntry, result: Result) -> None:
-        """Store in the entry how to rebuild the code's results from a list of tensors."""
-
-    def replay(self, entry: CacheEntry, fixed: Sequence[Tensor]) -> Replay:
-        """The recorded operations on these fixed tensors, as a function of the fresh ones."""
+    def replay(self, entry: CacheEntry, fixed: Sequence[Tensor]) -> Callable[..., Result]:
+        """The code's result on these fixed tensors, by its recorded operations, as a function of the fresh ones."""
         assert entry.tape
-        return entry.tape.bind(fixed, entry.captures)
+        run, form = entry.tape.bind(fixed, entry.captures), entry.form
+        return lambda *fresh: tree_unflatten(run(*fresh), form)
 
     def is_due(self, entry: CacheEntry) -> bool:
         """Count a replay; whether this one should be compared with the code."""
@@ -147,37 +140,35 @@ class Calls(ABC, Generic[Result]):
         moving: Sequence[int],
     ) -> Result:
         """Run the code and return its results; record it, or compare it with its recording.  Arguments: as `Tape`'s."""
-        if entry.calls_seen == 1 and (similar := self.similar()):
-            return self.record_again(entry, similar, run, [*fixed, *fresh])
-        if entry.untraceable or (entry.calls_seen < CALLS_BEFORE and not entry.tape):
-            return run()
+        similar = self.similar() if entry.calls_seen == 1 else None
         if entry.tape:
             return self.compare(entry, run, fixed, fresh)
+        if not similar and (entry.untraceable or entry.calls_seen < CALLS_BEFORE):
+            return run()
         with (recorder := OperationRecorder([*fixed, *fresh])):
             result = run()
+        results, entry.form = tree_flatten(result)
+        if similar:
+            self._adopt(entry, similar, recorder, results)
+            return result
         try:
-            entry.tape = Tape(recorder, len(fixed), len(fresh), moving=moving, results=self.flat(result))
+            entry.tape = Tape(recorder, len(fixed), len(fresh), moving=moving, results=results)
         except Untraceable as error:
             entry.untraceable = True
             self.reasons[str(error)] = None
-        self.remember_form(entry, result)
         return result
 
-    def record_again(
-        self, entry: CacheEntry, similar: CacheEntry, run: Callable[[], Result], arguments: Sequence[Tensor]
-    ) -> Result:
-        """Run the code and record it; if `similar` has the same operations, its tape is used with these constants."""
-        with (recorder := OperationRecorder(arguments)):
-            result = run()
+    def _adopt(
+        self, entry: CacheEntry, similar: CacheEntry, recorder: OperationRecorder, results: list[Tensor | None]
+    ) -> None:
+        """Use `similar`'s tape with the constants of this recording, if it has the same operations."""
         assert similar.tape
-        if similar.tape.fits(recorder, self.flat(result)):
-            entry.tape, entry.form = similar.tape, similar.form
-            entry.captures = recorder.captures()
+        if similar.tape.fits(recorder, results):
+            entry.tape, entry.captures = similar.tape, recorder.captures()
             self._mark_verified(entry)
         elif similar is self._find(self.same_code):
             similar.retraces += 1
             entry.untraceable = similar.retraces > MAX_RETRACES
-        return result
 
     def _mark_verified(self, entry: CacheEntry) -> None:
         """From now on replay the tape, also for calls of the same code with other constants if the tape fits them."""
@@ -196,7 +187,7 @@ class Calls(ABC, Generic[Result]):
         out = self._replay(entry, fixed, fresh)
         repeats = not fixed[0].is_cuda or _same(out, self._replay(entry, fixed, fresh))  # some CUDA kernels never do
         result = run()
-        equal = _same(out, [*self.flat(result), *fixed])
+        equal = _same(out, [*tree_leaves(result), *fixed])
         tape.cost = time.thread_time() - began
         _CLOCK.spent += tape.cost if entry.verified else 0.0
         while tape.next_check <= tape.replays:
@@ -256,7 +247,7 @@ def eager() -> Iterator[None]:
 def _of_form(net: nn.Module) -> dict[Key, CacheEntry]:
     """The recordings that all nets of this net's form share."""
     if net not in _ENTRIES:
-        form = form_of(net)
+        form = purity.form_of(net)
         _ENTRIES[net] = {} if form is None else _FORMS.pop(form, {})
         if form is not None:
             _FORMS[form] = _ENTRIES[net]

@@ -154,7 +154,6 @@ class Tape:
         return [self._equal[s] for s in slots_in((line.args, line.kwargs))]
 
     def _live(self) -> list[Line]:
-        """The lines whose results are needed, in order."""
         needed_slots = {self._equal[s] for s in self._results if s is not None}
         lines = []
         for line in reversed(self._copyless_lines):
@@ -235,7 +234,6 @@ class Tape:
         return f"t{slot} = as_strided(t{root}, {tuple(t.shape)}, {t.stride()}, {begin})"
 
     def _call(self, line: Line) -> str:
-        """Code that runs an operation."""
         arguments = [self._operand(line, a) for a in line.args] + [
             f"{n}={self._literal(v)}" for n, v in line.kwargs.items()
         ]

@@ -14,7 +14,7 @@ from support.user_algorithms import NETS
 from fedtune.conformance import models
 from fedtune.conformance.check import Violation
 from fedtune.core.errors import UserError
-from fedtune.engine import executor_choice, repeating
+from fedtune.engine import executor_choice
 from fedtune.engine.client_errors import Unstackable
 from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment.experiment import Experiment
@@ -54,10 +54,10 @@ MODELS = {  # at 6814c48, by inspection of causes, the outcomes were these but f
 }
 ROWS = [(file, how, kinds.split()) for file, by in MODELS.items() for how, kinds in by.items()]
 TABLE = [row for file, how, kinds in ROWS for row in first([(f"{file}:{kind}", how) for kind in kinds], 3)]
-ATTACHED = [
+ATTACHED = [  # and one that is another one stacked from the start
     row
-    for file, how, kinds in ROWS
-    if file == "hooked_nets" and how in (STACKED, LOOP)
+    for file, how, kinds in [*ROWS, ("late_nets", LOOP, ["other_at_once"])]
+    if how in (STACKED, LOOP) and (file == "hooked_nets" or kinds == ["other_at_once"])
     for row in first([f"{file}:{kind}" for kind in kinds], 3)
 ]
 
@@ -70,7 +70,7 @@ def nothing_is_attached() -> Iterator[None]:
 
 @pytest.fixture
 def all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeating, "CALLS", 1000)
+    monkeypatch.setattr(executor_choice, "CALLS", 1000)
     monkeypatch.setattr(executor_choice, "MANY_STEPS", 50)
 
 
@@ -141,16 +141,11 @@ def test_code_that_becomes_another_one_stacked_ends_the_trial(
 
     Seeds in one stack are not tried one by one after it, where the step that tells would not come again.
     """
-    monkeypatch.setattr(repeating, "CALLS", 3)
+    monkeypatch.setattr(executor_choice, "CALLS", 3)
     trial = Seeds(experiment(model, "stack"), {}, dict.fromkeys(range(seeds), DATA))
     with pytest.raises(UserError, match="another loss or gradient than the same code run for this client alone"):
         for _ in range(80):
             trial.step()
-
-
-def test_code_that_is_another_one_stacked_from_the_start_trains_one_client_after_the_other() -> None:
-    found, alone = trained("late_nets:other_at_once", "auto"), trained("late_nets:other_at_once", "loop")
-    assert found.last.row["val_loss"] == alone.last.row["val_loss"]
 
 
 def test_a_buffer_that_forward_replaces_moves_as_one_that_it_writes_into() -> None:

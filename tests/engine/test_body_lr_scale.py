@@ -7,21 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.algorithms import every
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    EARLY,
-    TIGHT,
-    assert_close_numbers,
-    assert_close_rows,
-    assert_same_numbers,
-    client_draws,
-    client_net,
-    numbers,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, EARLY, client_draws, client_net, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_close_rows, assert_same_numbers, numbers
 from torch.nn import functional as F
 from torch.testing import assert_close
 

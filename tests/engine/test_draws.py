@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import (
-    DIGITS,
-    assert_close_rows,
-    assert_same_numbers,
-    numbers,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, assert_close_rows, assert_same_numbers, numbers, play, random_federation, simulate
 from support.rows import first
 from support.user_algorithms import known_as, own_net
 from torch import Tensor
@@ -211,7 +203,6 @@ def test_code_that_draws_nothing_is_watched_once(monkeypatch: pytest.MonkeyPatch
     assert len(seen) == 1 and draws.is_random is False
 
 
-@dataclass(frozen=True)
 class Fussy(Algorithm):
     """Brings a generator of its own."""
 
@@ -219,7 +210,6 @@ class Fussy(Algorithm):
         return super().loss(m, batch, down) + torch.rand((), generator=torch.Generator().manual_seed(1))
 
 
-@dataclass(frozen=True)
 class Stubborn(Algorithm):
     """Calls what draws in its own way."""
 

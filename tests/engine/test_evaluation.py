@@ -78,28 +78,27 @@ def expected(split: str, clients: Rows, classes: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "executor", "some"),
-    [("fedavg", "stack", 0), ("fedper", "loop", 0), ("local", "stack", 0), ("fedavg", "stack", 3)],
+    ("algorithm", "executor", "some", "rule"),
+    [
+        ("fedavg", "stack", 0, "personal"),
+        ("fedper", "loop", 0, "personal"),
+        ("local", "stack", 0, "personal"),
+        ("fedavg", "stack", 3, "personal"),
+        ("fedavg", "stack", 0, "pooled"),  # all rows are one client's
+    ],
 )
 def test_every_metric_is_scikit_learns_on_the_clients_own_rows(
-    algorithm: str, executor: str, some: int, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, executor: str, some: int, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim = scored(executor, monkeypatch, some=some, algorithm=algorithm)
-    row = evaluation.score(sim.setup, sim.state).row
-    for split in ("val", "test"):
-        for name, value in expected(split, by_hand(sim, split), sim.setup.task.classes).items():
-            assert_close(row[name], float(value), **TIGHT, msg=name)
-
-
-def test_under_the_pooled_rule_all_rows_are_one_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = scored("stack", monkeypatch, rule="pooled")
+    sim = scored(executor, monkeypatch, rule, some, algorithm)
     row = evaluation.score(sim.setup, sim.state).row
     for split in ("val", "test"):
         clients = by_hand(sim, split)
-        whole = [tuple(np.concatenate(part) for part in zip(*clients, strict=True))]
-        for name, value in expected(split, whole, sim.setup.task.classes).items():
+        if rule == "pooled":
+            clients = [tuple(np.concatenate(part) for part in zip(*clients, strict=True))]  # type: ignore[misc]
+            assert row[f"{split}_acc_std"] == 0 and row[f"{split}_acc"] == row[f"{split}_acc_rows"]
+        for name, value in expected(split, clients, sim.setup.task.classes).items():
             assert_close(row[name], float(value), **TIGHT, msg=name)
-        assert row[f"{split}_acc_std"] == 0 and row[f"{split}_acc"] == row[f"{split}_acc_rows"]
 
 
 @pytest.mark.parametrize("model, fields", [("cnn8", {}), ("mlp", {"dataset": "digits"})])

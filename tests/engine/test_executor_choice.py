@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,26 +13,27 @@ from support.rows import first
 from support.user_algorithms import NETS, own_net
 
 from fedtune import tracing
-from fedtune.conformance import models
 from fedtune.core.errors import UserError
-from fedtune.engine import executor_choice, stacked_step
+from fedtune.engine import executor_choice, stacked_code
 from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.options.options import ExperimentOptions
-from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import user_files
 
 DATA = random_federation([5, 9, 2, 7])
 SMALL = DIGITS.override(clients=4)
 LINES = {
-    "item": ("batch.y.float().mean().item() * m['head.bias'].sum()", "takes a number out of a tensor"),
-    "float": ("float(batch.y[0]) * m['head.bias'].sum()", "takes a number out of a tensor"),
-    "if": ("(m['head.bias'].sum() if batch.y[0] > 1 else 0)", "branches on a tensor"),
-    "mask": ("m['head.bias'][m['head.bias'] > 0].sum()", "size depends on values"),
-    "numpy": ("torch.tensor(batch.x.numpy()).mean()", "takes numbers out of a tensor"),
-    "one_hot": ("torch.nn.functional.one_hot(batch.y).float().mean()", "one_hot without the number of classes"),
-    "empty": ("torch.zeros(4, dtype=batch.x.dtype).copy_(m['head.bias'][:4]).sum()", "values into a tensor"),
+    "item": ("batch.y.float().mean().item() * m['head.bias'].sum()", "calling .item() on a Tensor"),
+    "float": ("float(batch.y[0]) * m['head.bias'].sum()", "calling .item() on a Tensor"),
+    "if": ("(m['head.bias'].sum() if batch.y[0] > 1 else 0)", "data-dependent control flow"),
+    "mask": ("m['head.bias'][m['head.bias'] > 0].sum()", "dynamic shape"),
+    "numpy": ("torch.tensor(batch.x.numpy()).mean()", "doesn't have storage"),
+    "one_hot": ("torch.nn.functional.one_hot(batch.y).float().mean()", "num_classes"),
+    "empty": (
+        "torch.zeros(4, dtype=batch.x.dtype).copy_(m['head.bias'][:4]).sum()",
+        "is not possible because there exists a Tensor",
+    ),
 }
 CODE = """
 import torch
@@ -87,7 +87,7 @@ def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.C
         found = settled(Experiment(algorithm="local", scenario=scenario), {}, DATA)
         assert found.executor == "loop"
         said = capsys.readouterr().err
-        assert f"user_nets.py:{line} calls lstm, which vmap has no rule for" in said
+        assert f"user_nets.py:{line} it raises RuntimeError: Batching rule not implemented for aten::lstm" in said
 
 
 def test_code_that_does_not_run_at_all_is_refused_with_its_line_before_any_round(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
     chance = torch.get_rng_state()
     found = settled(Experiment(algorithm=own(tmp_path), scenario=SMALL), {}, DATA)
     assert found.executor == "rule"
-    assert capsys.readouterr().err.startswith(
-        "note: steps run eagerly, which is slower, because Own does not say pure = True"
+    assert capsys.readouterr().err == (
+        "note: steps run eagerly, which is slower, because Own does not say pure = True; see docs/reference/hooks.md\n"
     )
     assert torch.equal(chance, torch.get_rng_state())
     monkeypatch.setattr(executor_choice, "_begun", lambda *_: pytest.fail("tried again"))
@@ -156,7 +156,7 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
     executor_choice._rounds(timed)
     net = timed.state.groups[0].net
     verified = [key[0] for key, entry in tracing.recordings_of(net).items() if entry.verified]
-    assert stacked_step.StackedStep in verified, stacked_step.reasons(net)
+    assert stacked_code.StackedStep in verified, stacked_code.reasons(net)
 
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,34 +174,6 @@ def test_on_a_gpu_what_can_be_stacked_is(monkeypatch: pytest.MonkeyPatch) -> Non
     assert settled(experiment, {}, DATA).executor == "stack"
 
 
-def test_a_record_gives_back_what_was_found() -> None:
-    record = {"options": SearchOptions(algo="fedavg").to_record(), "executor": "loop"}
-    assert SearchOptions.from_record(record).executor == "loop"
-    assert SearchOptions.from_record(record | {"executor": "auto"}).executor == "auto"
-
-
-@pytest.mark.parametrize(("kind", "whose"), [("python_random", "Python"), ("numpy_random", "NumPy")])
-@pytest.mark.parametrize("executor", ["auto", "stack", "loop"])
-def test_a_model_that_draws_from_the_processs_streams_is_refused_however_it_runs(
-    kind: str, whose: str, executor: Any
-) -> None:
-    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
-    scenario = SMALL.override(model=model, features=0)
-    with pytest.raises(
-        UserError, match=rf"repeatable, but at keeping_nets.py:\d+ it draws from {whose}'s global random"
-    ):
-        Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor=executor), {}, DATA).step()
-    assert "draws from the process's random stream" in str(models.own_state(models.ModelSubject(model, scenario)))
-
-
-def test_an_algorithm_that_counts_in_its_file_is_looped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own(tmp_path, "(KEPT.append(1) or len(KEPT)) * m['head.bias'].sum()")
-    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "KEPT = []\n")
-    name = user_files.take(str(tmp_path / "own.py"))[0]
-    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "loop"
-    assert "another value when a round runs again: it remembers something" in capsys.readouterr().err
-
-
 STATEFUL = """
     def __post_init__(self):
         object.__setattr__(self, "seen", [0])
@@ -210,32 +182,34 @@ STATEFUL = """
         self.seen[0] += 1
         return self.seen[0]
 """
+CACHED = "KEPT = {}\nfrom functools import lru_cache\n@lru_cache\ndef cached(x):\n    return 0 * x\n"
 
 
-def test_an_algorithm_that_changes_itself_is_looped_and_refused_as_pure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "more", "executor"),
+    [
+        ("(KEPT.append(1) or len(KEPT)) * m['head.bias'].sum()", "KEPT = []\n", "loop"),
+        ("self.count() * m['head.bias'].sum()", STATEFUL, "loop"),
+        ("KEPT.setdefault('shift', 0) + cached(1)", CACHED, "rule"),  # computed once, and never changes: no memory
+    ],
+)
+def test_an_algorithm_that_remembers_is_looped_and_refused_as_pure(
+    line: str, more: str, executor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own(tmp_path, "self.count() * m['head.bias'].sum()")
-    code = (tmp_path / "own.py").read_text() + STATEFUL
+    own(tmp_path, line)
+    code = (tmp_path / "own.py").read_text() + more
     (tmp_path / "own.py").write_text(code)
     name = user_files.take(str(tmp_path / "own.py"))[0]
-    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "loop"
-    assert "because the algorithm gives" in (err := capsys.readouterr().err) and "it remembers something" in err
+    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == executor
+    said = "because client code cannot run stacked: the algorithm gives"
+    assert (said in (err := capsys.readouterr().err) and "it remembers something" in err) == (executor == "loop")
     (tmp_path / "own.py").write_text(code.replace("    shared =", "    pure = True\n    shared ="))
-    name = user_files.take(str(tmp_path / "own.py"))[0]
-    with pytest.raises(
-        UserError, match="algorithm Own says pure = True, but gives .* another value when a round runs again"
-    ):
-        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
-
-
-def test_what_is_computed_once_and_never_changes_is_no_memory(tmp_path: Path) -> None:
-    """A table filled in the first round, and what `lru_cache` remembers."""
-    own(tmp_path, "KEPT.setdefault('shift', 0) + cached(1)")
-    more = "KEPT = {}\nfrom functools import lru_cache\n@lru_cache\ndef cached(x):\n    return 0 * x\n"
-    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
-    name = user_files.take(str(tmp_path / "own.py"))[0]
-    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "rule"
+    pure = Experiment(algorithm=user_files.take(str(tmp_path / "own.py"))[0], scenario=SMALL)
+    if executor == "loop":
+        with pytest.raises(UserError, match="algorithm Own says pure = True, but gives .* when a round runs again"):
+            settled(pure, {}, DATA)
+    else:
+        assert settled(pure, {}, DATA).executor == "rule"
 
 
 @pytest.mark.parametrize("algorithm", first(["fesem", "fedproto", "gfpl", "scaffold"], 1))

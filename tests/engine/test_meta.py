@@ -9,18 +9,8 @@ from typing import ClassVar
 
 import pytest
 import torch
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    client_draws,
-    client_net,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_draws, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, randn
 from support.user_algorithms import known_as
 from torch import Tensor, nn
 from torch.testing import assert_close

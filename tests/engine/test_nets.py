@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    assert_close_numbers,
-    assert_close_rows,
-    assert_same_numbers,
-    numbers,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, play, random_federation, simulate
 from support.nets import NETS, setting
+from support.numbers import assert_close_numbers, assert_close_rows, assert_same_numbers, numbers
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import models
@@ -37,11 +29,17 @@ def test_rounds_stacked_are_rounds_of_one_client_after_the_other(name: str, tmp_
     assert not any(t.dtype == torch.float32 for t in numbers(stack.state).values())
 
 
-def test_small_nets_are_stacked_and_an_lstm_is_not() -> None:
-    for name, shape in NETS.items():
+def test_small_nets_are_stacked_large_ones_and_an_lstm_looped_and_either_can_be_forced() -> None:
+    for name, shape in NETS.items() | {("resnet18", (3, 32, 32))}:
         net = architectures.build(name, shape, 10)
-        assert executors.choose("auto", net, "cpu") == ("loop" if name.startswith("lstm") else "stack")
-        assert executors.choose("auto", net, "cuda") == "stack"
+        assert executors.choose("auto", net, "cpu") == ("loop" if name.startswith(("lstm", "resnet18")) else "stack")
+        assert executors.choose("auto", net, "cuda") == executors.choose("stack", net, "cpu") == "stack"
+        assert executors.choose("loop", net, "cuda") == "loop"
+    with pytest.raises(UserError, match="unknown executor 'stak': did you mean 'stack'"):
+        executors.choose("stak", net, "cpu")
+    executors.require_device("cpu")
+    with pytest.raises(UserError, match="'tpu'; use --device cpu"):
+        executors.require_device("tpu")
 
 
 def test_fedbn_keeps_a_resnets_norms_at_the_clients() -> None:

@@ -24,21 +24,8 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.user_code import user_files
 
-DIGITS = Scenario(
-    model="mlp",
-    features=12,
-    clients=3,
-    ways=3,
-    ways_spread=1,
-    shots=4,
-    shots_spread=2,
-    val_shots=2,
-    test_shots=2,
-    batch=4,
-    all_classes=20,
-    rounds=3,
-)
-IMAGES = DIGITS.override(model="fedgen-cnn", features=10, shots=3, rounds=2)
+FEW = {"clients": 3, "ways": 3, "ways_spread": 1, "shots": 4, "shots_spread": 2, "val_shots": 2, "test_shots": 2}
+DIGITS = Scenario(model="mlp", features=12, batch=4, all_classes=20, rounds=3, **FEW)
 EXECUTORS = ["stack", "loop"]
 dealt = cache(partitioning.make)
 
@@ -89,38 +76,26 @@ def test_an_algorithm_trains_stacks_of_clients_there_in_several_chunks(name, mon
     check(name, unlike)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["fedbn", "fedgen", "gfpl"])
-def test_convolutions_and_batch_norm_do(name, executor):
-    check(name, IMAGES.override(batch_norm="personal"), executor)
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_optimizers_do(optimizer):
-    check("fedprox", DIGITS.override(rounds=1, optimizer=optimizer, lr_decay=0.9, weight_decay=0.1))
-
-
-@pytest.mark.parametrize("name", first(["scaffold", "fedavg", "fedproto", "gfpl"], 1))
-def test_few_of_many_clients_do(name):
-    check(name, DIGITS.override(clients=4, participation=0.5, eval_clients=3))
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["fedproto", "fml", "lgfedavg"])
-def test_clients_of_several_architectures_do(name, executor):
-    config = EARLY[name] | dict(registry.find(name).for_mixed_models)
-    check(name, DIGITS.override(model="htmini3", clients=4, rounds=2), executor, config)
+SETTINGS = [  # algorithm, what is other than in DIGITS
+    *((name, {"model": "fedgen-cnn", "features": 10, "shots": 3, "rounds": 2, "batch_norm": "personal"})
+      for name in ("fedbn", "fedgen", "gfpl")),
+    *((name, {"model": "htmini3", "clients": 4, "rounds": 2}) for name in ("fedproto", "fml", "lgfedavg")),
+    *((name, {"clients": 4, "participation": 0.5, "eval_clients": 3}) for name in ("scaffold", "gfpl")),
+    *((name, {"eval_clients": 2, "rounds": 2}) for name in ("ccvr", "fedavgft")),  # trained before they are scored
+    *(("fedprox", {"rounds": 1, "optimizer": kind, "lr_decay": 0.9, "weight_decay": 0.1}) for kind in ("adam", "sgd")),
+    *(("fedavg", {"evaluation": rule, "partition": "dirichlet", "floor": 12, "rounds": 1})
+      for rule in ("pooled", "personal")),
+    *((name, {"model": own_net(net), "features": 0, "rounds": 2}) for name, net in (
+        ("fedavg", "dropout"), ("fedavg", "attention"), ("fedavg", "noisy"))),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["ccvr", "fedavgft"])
-def test_clients_that_train_before_they_are_scored_do(name, executor):
-    check(name, DIGITS.override(eval_clients=2, rounds=2), executor)
-
-
-@pytest.mark.parametrize("evaluation", ["pooled", "personal"])
-def test_either_rule_of_evaluation_does(evaluation):
-    check("fedavg", DIGITS.override(evaluation=evaluation, partition="dirichlet", floor=12, rounds=1))
+@pytest.mark.parametrize(("name", "fields"), SETTINGS, ids=str)
+def test_every_setting_is_trained_there(name, fields, executor):
+    mixed = fields.get("model") == "htmini3"
+    config = EARLY[name] | dict(registry.find(name).for_mixed_models) if mixed else None
+    check(name, DIGITS.override(**fields), executor, config)
 
 
 @pytest.mark.parametrize("name", first(["fedproto", "fedavg", "gfpl"], 1))
@@ -253,25 +228,12 @@ def test_an_algorithm_a_metric_and_weights_of_files_do(executor, tmp_path):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("model", ["dropout", "attention", "noisy"])
-def test_models_of_files_that_draw_do(model, executor):
-    check("fedavg", DIGITS.override(model=own_net(model), features=0, rounds=2), executor)
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_numbers_that_a_loss_draws_do(executor, monkeypatch):
+def test_numbers_that_client_code_draws_do(executor, monkeypatch):
     class Draws(FedAvg):
         def loss(self, m, batch, down):
             z = m.body(batch.x)
             return super().loss(m, batch, down) + (z * torch.rand(len(z), 1, device=z.device)).mean()
 
-    known_as(monkeypatch, draws=Draws)
-    check("draws", DIGITS.override(rounds=1), executor)
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_numbers_that_an_upload_draws_do(executor, monkeypatch):
-    class Draws(FedAvg):
         def upload(self, m, data, down):
             z = m.body(data.x)
             return {"noisy": (z * torch.rand(len(z), 1, device=z.device)).mean(0)}
@@ -284,54 +246,34 @@ def test_numbers_that_an_upload_draws_do(executor, monkeypatch):
 # planted faults ------------------------------------------------------------------------------------------------------
 
 
-class Told(FedAvg):
-    """FedAvg with a message, a memory, and everything that a phase may have."""
+class InLoss(FedAvg):
+    def loss(self, m, batch, down):
+        return super().loss(m, batch, down) + torch.zeros(10, dtype=torch.float64).dot(m["head.bias"])
 
-    sends = ("told",)
+
+class InAggregateByGenerator(FedAvg):
+    def aggregate(self, server, up, task):
+        up["rows"].double().normal_(generator=torch.Generator().manual_seed(0))
+        return super().aggregate(server, up, task)
+
+
+class InAggregateUnseen(FedAvg):
+    """What it gives lies on the CPU, and nothing computes with it."""
 
     def init(self, task):
-        return {"told": torch.zeros(task.features), "seen": torch.zeros(task.clients)}
-
-    def keep(self, task):
-        return {"mean": torch.zeros(task.features)}
-
-    def upload(self, m, data, down):
-        return {"mean": m.body(data.x).mean(0) - down["told"]}
-
-    def remember(self, m, data, down):
-        return {"mean": data.client.kept["mean"] + down["told"]}
-
-    def aggregate(self, server, up, task):
-        return super().aggregate(server, up, task) | {"told": up["mean"].mean(0)}
-
-
-class InLoss(Told):
-    def loss(self, m, batch, down):
-        return super().loss(m, batch, down) + torch.zeros(12, dtype=torch.float64).dot(down["told"])
-
-
-class InLossByGenerator(Told):
-    def aggregate(self, server, up, task):
-        draws = torch.Generator().manual_seed(0)
-        return super().aggregate(server, up, task) | {"told": server["told"].normal_(generator=draws)}
-
-
-class InAggregateUnseen(Told):
-    """What it gives lies on the CPU, and nothing computes with it."""
+        return {"seen": torch.zeros(task.clients)}
 
     def aggregate(self, server, up, task):
         return super().aggregate(server, up, task) | {"seen": torch.zeros(task.clients)}
 
 
-class InReport(Told):
+class InReport(FedAvg):
     def report(self, server):
-        return {"seen_mean": float(server["seen"].numpy().mean())}
+        return {"bias_mean": float(server["shared"]["head.bias"].numpy().mean())}
 
 
-FAULTS = Told.__subclasses__()
-
-
-@pytest.mark.parametrize(("executor", "fault"), [*zip(EXECUTORS * len(FAULTS), FAULTS, strict=False)])
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("fault", [InLoss, InAggregateByGenerator, InAggregateUnseen, InReport])
 def test_a_fault_in_an_algorithm_is_found_and_only_on_the_gpu(fault, executor, monkeypatch):
     known_as(monkeypatch, planted=fault)
     scenario = DIGITS.override(rounds=1, all_classes=0)

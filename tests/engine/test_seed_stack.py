@@ -182,32 +182,22 @@ def test_code_that_fails_stacked_runs_for_one_seed_after_the_other(monkeypatch: 
 
 
 def test_a_stack_is_formed_only_where_it_pays() -> None:
-    digits = Experiment(algorithm="fedavg", scenario=Scenario(), executor="rule")
-    assert seeds_at_once(digits, {}) == 5
-    assert seeds_at_once(digits, {"batch": 32}) == 1
-    assert (
-        seeds_at_once(Experiment(algorithm="fedavg", scenario=Scenario(participation=0.5), executor="rule"), {}) >= 10
-    )
-    assert seeds_at_once(Experiment(algorithm="fedavg", scenario=Scenario(), executor="loop"), {}) == 1
-    large = Scenario(dataset="fashion-mnist", model="mcmahan-cnn")
-    assert seeds_at_once(Experiment(algorithm="fedavg", scenario=large, executor="rule"), {}) == 1
+    large = {"dataset": "fashion-mnist", "model": "mcmahan-cnn"}
     # on a GPU it is memory alone that bounds it: 20 clients of 13,706 numbers
-    assert (
-        seeds_at_once(Experiment(algorithm="fedavg", scenario=Scenario(batch=128), executor="rule", device="cuda"), {})
-        == 72
-    )
+    for fields, executor, device, most in (
+        ({}, "rule", "cpu", 5),
+        ({"batch": 32}, "rule", "cpu", 1),
+        ({"participation": 0.5}, "rule", "cpu", 11),
+        ({}, "loop", "cpu", 1),
+        (large, "rule", "cpu", 1),
+        ({"batch": 128}, "rule", "cuda", 72),
+    ):
+        made = Experiment(algorithm="fedavg", scenario=Scenario(**fields), executor=executor, device=device)
+        assert seeds_at_once(made, {}) == most, fields
     data = {seed: partitioning.make(DIGITS, seed) for seed in SEEDS}
-    assert (
-        Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="loop"), {}, data)._stack.joint is None
-    )
-    assert (
-        Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"), {}, {3: data[3]})._stack.joint
-        is None
-    )
-    assert (
-        Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"), {}, data)._stack.joint
-        is not None
-    )
+    for executor, of_seeds in (("loop", data), ("rule", {3: data[3]}), ("rule", data)):
+        seeds = Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor=executor), {}, of_seeds)
+        assert (seeds._stack.joint is not None) == (executor == "rule" and of_seeds is data)
 
 
 def test_nets_whose_constants_depend_on_the_seed_run_by_themselves() -> None:

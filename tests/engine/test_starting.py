@@ -112,17 +112,6 @@ def test_what_was_each_clients_own_stays_its_own(tmp_path: Path) -> None:
             said(name, f"{file}:head", FEW.override(clients=4))
 
 
-def test_the_saved_state_goes_on_as_if_it_had_not_ended(tmp_path: Path) -> None:
-    """FedAvg keeps nothing but its model, so a file of it goes on with the next file's draws like a later round 0."""
-    first = begun("fedavg")
-    play(first, 2)
-    model_file.write(tmp_path / "a.pt", Experiment(algorithm="fedavg", scenario=FEW), {}, first)
-    second = begun("fedavg", tmp_path / "a.pt")
-    second.state = second.state._replace(round=2)
-    play(first, 1), play(second, 1)
-    assert_same_numbers(numbers(second.state), numbers(first.state))
-
-
 def test_torchvisions_file_fits_the_bodies_made_of_its_networks(tmp_path: Path) -> None:
     from fedtune.core.torchvision_import import models
 
@@ -154,25 +143,6 @@ def test_a_users_module_starts_from_its_own_state_dict(tmp_path: Path) -> None:
     mine = of_client(sim, 1)
     assert torch.equal(mine["body.1.weight"], own[1].weight.double())
     assert torch.equal(mine["head.weight"], own[3].weight.double())
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedper", "fedrep", "fedproto", "fml", "gfpl", "local"])
-def test_a_frozen_body_stays_the_files_and_is_not_sent(name: str, tmp_path: Path) -> None:
-    tensors = net().state_dict()
-    file = saved(tmp_path / "net.pt", tensors)
-    frozen, moving = (begun(name, f"{file}:body", FEW.override(body_lr_scale=pace)) for pace in (0.0, 1.0))
-    row, other = play(frozen, 2)[-1], play(moving, 2)[-1]
-    for k in range(3):
-        mine, moved = of_client(frozen, k), of_client(moving, k)
-        body = [n for n in tensors if n.startswith("body")]
-        assert all(torch.equal(mine[n], tensors[n].double()) for n in body)
-        assert not torch.equal(moved["body.1.weight"], mine["body.1.weight"])
-        assert not any(torch.equal(mine[n], tensors[n].double()) for n in mine if n.startswith("head"))
-    assert not any(n.startswith("body") for n in frozen.state.server.get("shared", {}))
-    if "body" in frozen.setup.algorithm.shared:
-        inside = sum(t.numel() for n, t in tensors.items() if n.startswith("body"))
-        for way in ("up_floats", "down_floats"):
-            assert other[way] - row[way] == 3 * inside
 
 
 @pytest.mark.parametrize(

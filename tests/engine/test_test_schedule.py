@@ -17,8 +17,6 @@ from fedtune.engine import chunks, evaluation
 from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions
-from fedtune.tuning.options.search import SearchOptions
 
 SOME = DIGITS.override(rounds=5, participation=0.6, all_classes=20)
 ALGORITHMS = first(["fedproto", "fedavgft", "gfpl", "fedgenp", "fedensemble"], 2)
@@ -100,20 +98,13 @@ def rounds_tested(actor: LocalActor) -> list[int]:
             return found
 
 
-def test_a_trial_is_tested_at_its_rungs_and_when_it_ends() -> None:
-    actor = RungActor({})
-    assert rounds_tested(actor) == [5]
-    actor = RungActor({})
-    actor.rungs = (2, 4)
-    assert rounds_tested(actor) == [2, 4, 5]
-
-
-def test_rungs_and_ends_in_megabytes_are_tested_too() -> None:
+def test_a_trial_is_tested_at_its_rungs_in_rounds_or_megabytes_and_when_it_ends() -> None:
     first = RungActor({})
     used = [first.train()["comm_mb"] for _ in range(4)]  # after each round
-    actor = RungActor({})
-    actor.rungs, actor.budget = ((used[0] + used[1]) / 2,), Budget("mb", (used[2] + used[3]) / 2)
-    assert rounds_tested(actor) == [2, 4]
+    actors = [RungActor({}) for _ in range(3)]
+    actors[1].rungs = (2, 4)
+    actors[2].rungs, actors[2].budget = ((used[0] + used[1]) / 2,), Budget("mb", (used[2] + used[3]) / 2)
+    assert [rounds_tested(actor) for actor in actors] == [[5], [2, 4, 5], [2, 4]]
 
 
 @pytest.mark.parametrize(("unit", "since"), [("rounds", 1), ("mb", 1), ("mb", 3), ("seconds", 1)])
@@ -125,12 +116,6 @@ def test_a_rung_is_passed_once(unit: str, since: int) -> None:
     budget, rungs = Budget(unit, 100, since), {"rounds": (2, 5)}.get(unit, (3.0, 10.0))
     passed = [row["round"] for row in rows if budget.passed(rungs, row, 2.0 * row["round"])]
     assert passed == ([3, 5] if since == 3 else [2, 5])
-
-
-def test_a_record_says_in_which_rounds_was_tested() -> None:
-    record = SearchOptions(algo="fedavg", test_every=7).to_record()
-    assert record["test_every"] == 7 and SearchOptions.from_record({"options": record}).test_every == 7
-    assert ExperimentOptions(algo="fedavg", test_every=3).experiment().test_every == 3
 
 
 def test_rows_that_are_kept_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

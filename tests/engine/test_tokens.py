@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import (
-    DIGITS,
-    assert_close_numbers,
-    assert_close_rows,
-    assert_same_numbers,
-    client_draws,
-    numbers,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_draws, play, random_federation, simulate
+from support.numbers import assert_close_numbers, assert_close_rows, assert_same_numbers, numbers
 from support.rows import first
 from support.user_algorithms import known_as, own_net
 from torch import Tensor

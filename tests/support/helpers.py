@@ -11,9 +11,9 @@ from fedtune.conformance.cases import random_federation as random_federation
 from fedtune.conformance.subject import CLOCK as CLOCK
 from fedtune.core import randomness
 from fedtune.data.federation import Federation
-from fedtune.engine import engine
 from fedtune.engine.batches import BatchPlan, Pool, plan
 from fedtune.engine.simulation import Simulation
+from fedtune.engine.state import common_start
 from fedtune.experiment import partitioning
 from fedtune.experiment.algorithm import Phase, Task
 from fedtune.experiment.experiment import Experiment
@@ -68,7 +68,7 @@ def simulate(
             sim.setup.task.features,
             randomness.number(seed, "net"),
         )
-        sim.state = engine.start(sim.setup, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
+        sim.state = common_start(sim.setup, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
     return sim
 
 

@@ -18,8 +18,7 @@ from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.core.process import one_thread
 from fedtune.core.trees import named
-from fedtune.engine import stacked_step
-from fedtune.engine.executor_choice import choose_executor
+from fedtune.engine import stacked_code
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
@@ -91,11 +90,11 @@ def trained(name: str, model: str = "mlp", rounds: int = 3) -> Simulation:
 def recorded(simulation: Simulation) -> bool:
     """Whether steps were replayed."""
     known = tracing.recordings_of(simulation.state.groups[0].net)
-    return any(entry.verified for key, entry in known.items() if key[0] is stacked_step.StackedStep)
+    return any(entry.verified for key, entry in known.items() if key[0] is stacked_code.StackedStep)
 
 
 def why(simulation: Simulation) -> list[str]:
-    return stacked_step.reasons(simulation.state.groups[0].net)
+    return stacked_code.reasons(simulation.state.groups[0].net)
 
 
 def require_equal(a: Simulation, b: Simulation) -> None:
@@ -167,21 +166,6 @@ def test_what_changes_long_after_it_was_recorded_is_found_at_a_later_replay(
             simulation.step()
 
 
-def test_a_trial_whose_code_is_not_pure_is_refused_before_it_begins(tmp_path: Path) -> None:
-    experiment = Experiment(algorithm=algorithm(tmp_path, factor="(1 + time.time() % 1)"), scenario=SMALL)
-    with pytest.raises(UserError, match="when they run again, the algorithm gives .* another value"):
-        choose_executor(experiment, {}, DATA, Simulation)
-
-
-def test_what_is_to_be_declared_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    choose_executor(Experiment(algorithm=algorithm(tmp_path, ""), scenario=SMALL), {}, DATA, Simulation)
-    assert capsys.readouterr().err == (
-        "note: steps run eagerly, which is slower, because Mine does not say pure = True; see docs/reference/hooks.md\n"
-    )
-    choose_executor(Experiment(algorithm=algorithm(tmp_path), scenario=SMALL), {}, DATA, Simulation)
-    assert capsys.readouterr().err == ""
-
-
 def test_check_compares_recorded_steps_with_the_code(tmp_path: Path) -> None:
     def found(*given: str) -> Any:
         return exactness.recorded_steps(Subject(cls=registry.find(algorithm(tmp_path, *given)), name="mine"))
@@ -222,6 +206,9 @@ def test_a_layer_that_is_not_as_torch_makes_it_is_not_recorded(kind: str) -> Non
     assert not purity.is_functional(LAYERS[kind]())
     net = Net(LAYERS[kind](), nn.Linear(2, 2))
     assert "is no plain layer" in tracing.why_eager(pure(loss_of_nothing), net)
+    plain = [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.MultiheadAttention(4, 2), nn.TransformerEncoderLayer(4, 1)]
+    layers = [*plain, nn.Embedding(3, 2), nn.Sequential(nn.Dropout(), nn.Softmax(1)), nn.ModuleList([nn.GELU()])]
+    assert all(purity.is_functional(m) for layer in layers for m in layer.modules())
 
 
 @pytest.mark.parametrize("kind", HOOKS)
@@ -235,18 +222,3 @@ def test_a_net_with_a_hook_is_not_recorded_even_if_it_is_declared(kind: str) -> 
     finally:
         hook.remove()
     assert tracing.why_eager(pure(loss_of_nothing), net) == ""
-
-
-def test_what_torch_makes_counts_as_it_is() -> None:
-    layers = [
-        nn.Conv2d(1, 2, 3),
-        nn.BatchNorm2d(2),
-        nn.GELU(),
-        nn.MultiheadAttention(4, 2),
-        nn.TransformerEncoderLayer(4, 1),
-        nn.Embedding(3, 2),
-        nn.Sequential(nn.Dropout(), nn.Softmax(1)),
-        nn.Upsample(2),
-        nn.ModuleList([nn.GroupNorm(1, 2)]),
-    ]
-    assert all(purity.is_functional(m) for layer in layers for m in layer.modules())

@@ -10,7 +10,7 @@ from support.numbers import TIGHT, assert_same_numbers, numbers, randn
 from torch.testing import assert_close
 
 from fedtune.core.trees import Ragged
-from fedtune.engine.round import participants
+from fedtune.engine.engine import participants
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Phase, Task
 from fedtune.nn.fusion import fuse_classes

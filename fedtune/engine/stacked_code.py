@@ -1,12 +1,12 @@
-"""One step of many clients as one program: their losses, what these tally, and the gradients of what they train.
+"""Client code of many clients as one program: steps of training, and code that handles each row by itself.
 
-They are recorded and replayed: see `tracing`.  Now and then a step of a user's is compared with a client's alone.
+Calls are recorded and replayed: see `tracing`.  Now and then a step of a user's is compared with a client's alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from fedtune import tracing
 from fedtune.core.draws import Draws
-from fedtune.core.trees import Tree, leaves, take, tree_map
-from fedtune.engine.client_errors import Unstackable
+from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take, tree_map
+from fedtune.engine.client_errors import Unstackable, located
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Model
-from fedtune.tracing import CacheEntry, Calls, Replay
+from fedtune.tracing import CacheEntry, Calls
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 _EAGER_STEPS: WeakKeyDictionary[nn.Module, Counter[Any]] = WeakKeyDictionary()
@@ -35,7 +35,7 @@ class StackedStep(Calls[Out]):
         """The loss for one client; draws: what it draws."""
         super().__init__(net, loss, _REASONS.setdefault(net, {}))
         self.net, self.loss, self.draws = net, loss, draws
-        self.run: Replay | None = None
+        self.run: Callable[..., Out] | None = None
 
         def of_one(t: dict[str, Tensor], batch: Batch, received: Tree) -> Any:
             return hooks.loss(loss, loss(Model(net, t, batch.client.kept), batch, received))
@@ -51,51 +51,31 @@ class StackedStep(Calls[Out]):
     def __call__(self, batch: Batch) -> Out:
         """Losses, tallies and gradients on a batch of each client, which all have the client axis in front."""
         if self.run is None:
-            out = self._run_or_prepare(batch)
-            if out is not None:
-                return out
-        assert self.run and self.current
+            entry = self.current = self._entry(batch)
+            if entry is None or entry.untraceable:
+                return self._eager_compared(batch)
+            entry.calls_seen += 1
+            if not entry.verified:
+                trained = {id(leaf) for leaf in self.moving}
+                moving = [i for i, t in enumerate(self.fixed) if id(t) in trained]
+                return self.record(entry, lambda: self._eager(batch), self.fixed, _fresh(batch), moving)
+            self.run = self.replay(entry, self.fixed)
+        assert self.current
         if self.is_due(self.current):
             out = self.compare(self.current, lambda: self._eager(batch), self.fixed, _fresh(batch))
             self.run = self.run if self.current.verified else None
             return out
         with torch.inference_mode():
-            return _parted(self.run(*_fresh(batch)), self.current.form)
-
-    def _run_or_prepare(self, batch: Batch) -> Out | None:
-        """Run the step by vmap and autograd, or prepare its replay and return None."""
-        entry = self.current = self._entry(batch)
-        if entry is None or entry.untraceable:
-            return self._eager_compared(batch)
-        entry.calls_seen += 1
-        fixed = self._fixed(batch)
-        if entry.verified:
-            self.run, self.fixed = self.replay(entry, fixed), fixed
-            return None
-        trained = {id(leaf) for leaf in self.moving}
-        moving = [i for i, t in enumerate(fixed) if id(t) in trained]
-        return self.record(entry, lambda: self._eager(batch), fixed, _fresh(batch), moving)
-
-    def flat(self, out: Out) -> list[Tensor | None]:
-        """Losses, tallies and gradients as one list."""
-        losses, tally, grads = out
-        return [losses, *leaves(tally), *grads]
-
-    def remember_form(self, entry: CacheEntry, out: Out) -> None:
-        """Store the structure of the loss's tally."""
-        entry.form = tree_map(lambda t: None, out[1])
+            return self.run(*_fresh(batch))
 
     def _entry(self, batch: Batch) -> CacheEntry | None:
         """The cache entry of such steps; None if they are not recorded."""
         if self.code is None or self.draws.is_random is not False:
             return None
+        self.fixed = [*self.clients.values(), *leaves(self.received), *leaves(batch.client)]  # they stay in place
         form = (*self.clients, *map(tuple, map(tracing.names, (self.received, batch.client))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)
-        return self.entry(form, tracing.metadata([*self._fixed(batch), *_fresh(batch)]), trained)
-
-    def _fixed(self, batch: Batch) -> list[Tensor]:
-        """The tensors that stay in place between steps."""
-        return [*self.clients.values(), *leaves(self.received), *leaves(batch.client)]
+        return self.entry(form, tracing.metadata([*self.fixed, *_fresh(batch)]), trained)
 
     def _eager(self, batch: Batch) -> Out:
         out = self.draws.stacked(self.of_one, len(batch.y), self.clients, batch, self.received)
@@ -174,9 +154,46 @@ def _fresh(batch: Batch) -> list[Tensor]:
     return [batch.x, batch.y, *batch.eps.values()]
 
 
-def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
-    losses, *others = flat
-    assert losses is not None
-    tensors = iter(others)
-    tally = tree_map(lambda _: next(tensors), form) if form else {}
-    return losses, tally, [*tensors]
+class StackedRows(Calls[Tree]):
+    """Code whose results have an entry [N, …] for each of a client's N rows, run for many clients."""
+
+    def __init__(
+        self,
+        *,
+        net: nn.Module,
+        executor: Executor,
+        of_one: Callable[..., Tree],
+        code: Callable[..., Any],
+        key: Hashable,
+        draws: Draws,
+    ) -> None:
+        """of_one(tensors, received, rows): calls client code.  key: everything else that its result depends on."""
+        super().__init__(net, code, {})
+        self.executor, self.of_one, self.key, self.draws = executor, of_one, key, draws
+
+    def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
+        """The code's results for clients' tensors [k, …], received messages [k, …] and rows [k, N, …]."""
+
+        def alone(k: int) -> Tree:
+            return self.draws.alone(self.of_one, k, *(take(tree, k) for tree in (clients, received, rows)))
+
+        return located(lambda: self._run(clients, received, rows), alone, len(leaves(rows)[0]))
+
+    def _run(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
+        arguments = (clients, received, rows)
+
+        def run() -> Tree:
+            return for_each_client(self.of_one, self.executor, *arguments, draws=self.draws)
+
+        if self.executor == "loop" or self.code is None or self.draws.is_random is not False:
+            return run()
+        fixed, fresh = [*leaves(clients), *leaves(received)], [*rows.values()]
+        entry = self.entry(self.key, tuple(tracing.names(arguments)), tracing.metadata([*fixed, *fresh]))
+        entry.calls_seen += 1
+        if entry.verified:
+            if self.is_due(entry):
+                return self.compare(entry, run, fixed, fresh)
+            with torch.no_grad():
+                return self.replay(entry, fixed)(*fresh)
+        # all tensors are declared as moving, so that nothing is computed in advance and held
+        return self.record(entry, run, fixed, fresh, range(len(fixed)))
