@@ -23,8 +23,8 @@ done
 """
 
 
-def beginning(text: str, names=registry.names()) -> set[str]:
-    return {name for name in names if name.startswith(text)}
+def beginning(text: str, names=()) -> set[str]:
+    return {name for name in names or registry.names() if name.startswith(text)}
 
 
 OFFERED = {  # a line -> what stands next
