@@ -163,15 +163,6 @@ CASES = {
     GFPL + "--address " + "a" * 64 + ".b:6379": "--address must be auto, host:port or ray://host:port, but got",
 }
 
-RUN_CASES = {
-    "--config {tmp}/none.yaml": "cannot be read",
-    "--config {tmp}/broken.yaml": "cannot be read",
-    "--config {tmp}/other.yaml": "needs algorithm, scenario, hyperparameters",
-    "--algo local --output {tmp}/plain-file": "--output needs a new file",
-    "--algo local --set lr=2": "lr must be a number in",
-}
-
-
 BEGUN = {
     "format": FORMAT,
     "options": {"algo": "gfpl"},
@@ -195,6 +186,11 @@ RUNS = {
 }
 OTHER_CASES = {
     "serch": "unknown command 'serch': did you mean 'search'",
+    "run --config {tmp}/none.yaml": "cannot be read",
+    "run --config {tmp}/broken.yaml": "cannot be read",
+    "run --config {tmp}/other.yaml": "needs algorithm, scenario, hyperparameters",
+    "run --algo local --output {tmp}/plain-file": "--output needs a new file",
+    "run --algo local --set lr=2": "lr must be a number in",
     "run --algo gfpll": "unknown algorithm 'gfpll'",
     "list gfpll": "'gfpll'",
     "status": "the following arguments are required: RUN",
@@ -273,13 +269,10 @@ def folder(tmp_path):
         (tmp_path / link).symlink_to(link)
     (tmp_path / "half-comparison").mkdir()
     (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps(BEGUN | {"options": {"algos": "local"}}))
-    (tmp_path / "cut-comparison").mkdir()
-    (tmp_path / "cut-comparison" / "compare.json").write_text("{")
     return tmp_path
 
 
-ALL = {f"search {a}": line for a, line in CASES.items()} | {f"run {a}": line for a, line in RUN_CASES.items()}
-ALL |= OTHER_CASES
+ALL = {f"search {a}": line for a, line in CASES.items()} | OTHER_CASES
 
 
 @pytest.mark.parametrize("command", ALL)

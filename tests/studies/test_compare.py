@@ -51,6 +51,8 @@ def test_every_search_had_the_same_budget_by_its_logs(both):
     assert first["grace"] == other["grace"] and first["rungs"] == other["rungs"]
     record = json.loads((both / "compare.json").read_text())
     assert record["state"] == "finished" and record["unequal"] == []
+    shared = ComparisonOptions.from_record(record).of_search("local", Path("x"))
+    assert (shared.fields, shared.set) == ({"clients": 4, "rounds": 4}, {"local_epochs": 2})
 
 
 def test_unequal_budgets_are_said(both, tmp_path):
@@ -167,11 +169,6 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, 
     ):
         got, want = (read(at / name).drop(columns=but) for at in (here, both))
         pd.testing.assert_frame_equal(got, want, check_exact=True)
-
-
-def test_a_search_of_a_comparison_has_its_options():
-    shared = ComparisonOptions.from_record(compared(*ARGUMENTS).to_record()).of_search("local", Path("x"))
-    assert (shared.fields, shared.set) == ({"clients": 4, "rounds": 4}, {"local_epochs": 2})
 
 
 def test_everybody_searches_what_anybody_does_of_the_setting(tmp_path):
