@@ -8,7 +8,6 @@ from scipy import stats
 from support.comparisons import compared
 from support.evaluations import evaluated, spent
 
-from fedtune.commands import compare
 from fedtune.core import statistics
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import tables as comparison_tables
@@ -86,12 +85,6 @@ def test_local_and_fedavgft_join_where_they_run(capsys):
     assert "note: fedavgft cannot be a baseline here" in said
     grids = planned("--algos gfpl --space paper")
     assert list(grids.plans) == ["gfpl"] and "its grid has" in capsys.readouterr().err
-
-
-def test_an_unknown_baseline_is_refused_in_one_line(tmp_path, capsys):
-    words = ["--algos", "gfpl", "--baselines", "lokal", "--storage-path", str(tmp_path)]
-    assert compare.main(words) == 2
-    assert "did you mean 'local'" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_tuned_value_near_an_edge_is_told():

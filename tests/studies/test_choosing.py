@@ -12,10 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from support.commands import refusal
 from support.searches import searched, started
 
-from fedtune.commands import compare, report, resume, search, status
+from fedtune.commands import report, resume, search, status
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.runs import frames, tables
 from fedtune.studies import choosing, ray_tasks
@@ -61,7 +60,7 @@ def test_what_diverges_or_breaks_a_constraint_in_the_mean_is_out() -> None:
     assert broken["reason"] == "it breaks comm_mb<=5 in the mean: 5.25"
 
 
-# ---- what is planned, and what is refused
+# ---- what is planned
 
 
 def planned(folder: Path, after: plan.EarlierSearch | None = None, **more: Any) -> plan.SearchPlan:
@@ -78,36 +77,6 @@ def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_p
     # a search that chooses by itself leaves no choice to fresh seeds
     candidates = [ComparisonOptions(choose_seeds=k, top_k=top).candidates for k, top in ((1, None), (1, 2), (3, None))]
     assert candidates == [3, 2, 1]
-
-
-ALGO, ALGOS = (f"--{flag} fedavg --storage-path {{tmp}}" for flag in ("algo", "algos"))
-TWICE = "--choose-seeds 2 --seeds-per-trial 2"
-
-
-@pytest.mark.parametrize(
-    ("main", "words", "why"),
-    [
-        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number in 1..1000, but got '0'"),
-        (
-            search,
-            f"{ALGO} --choose-seeds 2 --scheduler pbt",
-            "pbt changes configurations during training; give",
-        ),
-        (search, f"{ALGO} {TWICE} --objective seconds", "a trial's seconds are those of all its seeds"),
-        (search, f"{ALGO} {TWICE} --budget-unit seconds --budget 9", "those of all its seeds; give --choose-seeds 1"),
-        (
-            compare,
-            f"{ALGOS} --seeds-per-trial 2 --objective seconds",
-            "those of all its seeds; give --choose-seeds 1",
-        ),
-        (compare, f"{ALGOS} --choose-seeds 2 --top-k 2", "names one configuration, but --top-k 2 lets fresh seeds"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(
-    main: Any, words: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert why in refusal(main.main, words.format(tmp=tmp_path), capsys)
-    assert not list(tmp_path.iterdir())
 
 
 # ---- whole searches, of a program whose figures are in a table: x, then its figure on seeds 0, 1, 2

@@ -204,17 +204,10 @@ def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it(
     assert scenario_words(by_code.to_record()) == "digits-shards" and by_code.to_record()["preset"] == "as_published"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        # seed 1 can be dealt
-        ("--algos local --scenario digits-w4 --clients 26 --seed 1 --seeds 5", "(with seed 2)"),
-        ("--algos gfpl,local --scheduler pbt", "--scheduler pbt changes hyperparameters during training"),
-    ],
-)
-def test_what_could_not_be_evaluated_is_refused_before_anything_starts(arguments, says, tmp_path, capsys):
-    assert compare.main([*arguments.split(), "--storage-path", str(tmp_path)]) == 2
-    assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+def test_what_could_not_be_evaluated_is_refused_before_anything_starts(tmp_path, capsys):
+    words = "--algos local --scenario digits-w4 --clients 26 --seed 1 --seeds 5"  # seed 1 can be dealt
+    assert compare.main([*words.split(), "--storage-path", str(tmp_path)]) == 2
+    assert "(with seed 2)" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_comparison_whose_search_has_another_format_is_refused_in_one_line(both, tmp_path, capsys, nothing_starts):
