@@ -21,23 +21,8 @@ if TYPE_CHECKING:
     from fedtune.training import train
     from fedtune.tuning.space import when
 
-__all__ = [
-    "Algorithm",
-    "Check",
-    "Noise",
-    "Phase",
-    "Ragged",
-    "Search",
-    "Study",
-    "__version__",
-    "hyper",
-    "objective",
-    "pure",
-    "report",
-    "train",
-    "tunable",
-    "when",
-]
+__all__ = ["Algorithm", "Check", "Noise", "Phase", "Ragged", "Search", "Study", "__version__"]
+__all__ += ["hyper", "objective", "pure", "report", "train", "tunable", "when"]
 
 _MODULES = {
     "fedtune.api": ("Search", "Study", "objective", "tunable"),

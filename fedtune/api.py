@@ -66,12 +66,9 @@ class Search:
 
     def __repr__(self) -> str:
         """The call: the scenario, and every argument that is not a default."""
-        changed = {
-            f.name: value
-            for f in dataclasses.fields(self.options)
-            if (value := getattr(self.options, f.name)) != f.default and value != {}
-        }
-        return f"Search({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        given = [(f, getattr(self.options, f.name)) for f in dataclasses.fields(self.options)]
+        changed = [f"{f.name}={value!r}" for f, value in given if value not in (f.default, {})]
+        return f"Search({', '.join(changed)})"
 
 
 class Study(StudyFolder):
@@ -253,10 +250,10 @@ class OptunaObjective:
         study = getattr(trial, "study", None)  # a FixedTrial has none
         found = [d.name.lower() for d in study.directions] if study else [self.direction]
         if found != [self.direction]:
+            several = "; fedtune.Search takes several objectives" * (len(found) > 1)
             raise UserError(
                 f"a study of {self.objective.name} has one direction, {self.direction}, but this one has "
-                f"{' and '.join(found)}; create it with direction=objective.direction"
-                + ("; fedtune.Search takes several objectives" if len(found) > 1 else "")
+                f"{' and '.join(found)}; create it with direction=objective.direction{several}"
             )
 
 

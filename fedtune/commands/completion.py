@@ -3,8 +3,7 @@
     eval "$(fedtune --print-completion bash)"      # in ~/.bashrc; zsh alike
     fedtune --print-completion fish | source       # in ~/.config/fish/config.fish
 
-Commands, options, algorithms, scenarios, data sets, spaces and study folders are completed.  A shell asks this program,
-so that what it offers is what is installed; nothing of this is imported otherwise.
+A shell asks this program, so that what it offers is what is installed; nothing of this is imported otherwise.
 """
 
 from __future__ import annotations
@@ -16,48 +15,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedtune.core.errors import UserError, unknown
-from fedtune.user_code.command import Parser, guarded
+import argcomplete
 
-SHELLS = ("bash", "zsh", "fish")
+from fedtune.user_code.command import Parser, guarded
 
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """Print what a shell evaluates to complete fedtune's commands; the exit status."""
-    import argcomplete
-
-    shell = "".join(argv or [])
-    if shell not in SHELLS:
-        raise UserError(f"{unknown('shell', shell, SHELLS)}; for instance fedtune --print-completion bash")
-    print(argcomplete.shellcode(["fedtune"], shell=shell))
+    shells = Parser(prog="fedtune --print-completion")
+    shells.add_argument("shell", choices=("bash", "fish", "zsh"))
+    print(argcomplete.shellcode(["fedtune"], shell=shells.parse_args(argv).shell))
     return 0
 
 
 def answer(commands: Mapping[str, str]) -> None:
     """Tell the shell what may stand next, and exit.  commands: each with a word on it."""
-    import argcomplete
-
-    argcomplete.autocomplete(parser(commands, os.environ.get("COMP_LINE", "").split()), always_complete_options="long")
-
-
-def parser(commands: Mapping[str, str], words: list[str]) -> Parser:
-    """All commands as one parser, of which only the one that is typed has its arguments.  words: what is typed."""
-    top = Parser(prog="fedtune")
+    top, (_, typed, *_) = Parser(prog="fedtune"), [*os.environ.get("COMP_LINE", "").split(), "", ""]
     each = top.add_subparsers()
     for name, what in commands.items():
         each.add_parser(name, help=what)
-    if (typed := words[1] if len(words) > 1 else "") in commands:
-        command = importlib.import_module(f"fedtune.commands.{typed}").parser()
-        known = names()
-        for action in command._actions:
+    if typed in commands:  # only the command that is typed needs its arguments
+        each.choices[typed] = importlib.import_module(f"fedtune.commands.{typed}").parser()
+        known = _names()
+        for action in each.choices[typed]._actions:
             if action.dest in known:
-                action.completer = partial(_completed, known[action.dest])
-        each.choices[typed] = command
-    return top
+                action.completer = partial(_completed, known[action.dest])  # type: ignore[attr-defined]
+    argcomplete.autocomplete(top, always_complete_options="long")
 
 
-def names() -> dict[str, list[str]]:
+def _names() -> dict[str, Iterable[str]]:
     """What may stand for an argument, by its dest; argparse's choices are completed without, and a shell adds files."""
     from fedtune.core.hyper import hyperparameters
     from fedtune.data import datasets
@@ -65,26 +52,26 @@ def names() -> dict[str, list[str]]:
     from fedtune.nn import catalogue
     from fedtune.runs.files import kind_of
 
-    shared, algorithms = hyperparameters(scenario.Scenario), registry.names()
-    runs = sorted(filter(kind_of, Path("runs").glob("*")), key=lambda p: -p.stat().st_mtime)
-    found = {f"field_{n}": list(map(str, hp.choices)) for n, hp in shared.items() if hp.choices}
-    found |= {name: algorithms for name in ("algo", "what", "algos", "baselines")}
-    found |= {name: list(map(str, runs)) for name in ("run", "runs")}
-    return found | {
-        "scenario": list(scenarios.SCENARIOS),
-        "space": ["default", "paper", "wide"],
+    shared, studies = hyperparameters(scenario.Scenario), [str(p) for p in Path("runs").glob("*") if kind_of(p)]
+    of_fields = {f"field_{n}": list(map(str, hp.choices)) for n, hp in shared.items() if hp.choices}
+    of_algorithms = dict.fromkeys(("algo", "what", "algos", "baselines"), registry.names())
+    return {
+        **of_fields,
+        **of_algorithms,
+        **dict.fromkeys(("run", "runs"), studies),
+        "scenario": scenarios.SCENARIOS,
+        "space": ("default", "paper", "wide"),
         "set": [f"{n}=" for n in vars(scenarios.OWN)],
-        "vary": list(shared),
-        "field_dataset": list(datasets.names()),
-        "field_model": [*catalogue.WIDTHS, *catalogue.FAMILIES],
-        "field_partition": list(scenario.PARTITIONS),
-        "field_evaluation": list(scenario.EVALUATIONS),
+        "vary": shared,
+        "field_dataset": datasets.names(),
+        "field_model": (*catalogue.WIDTHS, *catalogue.FAMILIES),
+        "field_partition": scenario.PARTITIONS,
+        "field_evaluation": scenario.EVALUATIONS,
     }
 
 
 def _completed(names: Iterable[str], prefix: str, **_: Any) -> list[str]:
     """The names that begin so; after a comma that of the last of several, and where there is none, files."""
-    from argcomplete.completers import FilesCompleter
-
     before, comma, last = prefix.rpartition(",")
-    return [f"{before}{comma}{n}" for n in names if n.startswith(last)] or list(FilesCompleter()(prefix))
+    found = [f"{before}{comma}{n}" for n in names if n.startswith(last)]
+    return found or list(argcomplete.completers.FilesCompleter()(prefix))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,9 +26,6 @@ from fedtune.user_code.command import Parser, guarded
 
 if TYPE_CHECKING:
     from fedtune.experiment.algorithm import Algorithm
-
-
-TOPICS = ("models", "scenarios", "data", "metrics")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,13 +51,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if programs := [word for word in args.what if is_file(word)]:
         raise UserError(f"fedtune list shows algorithms, but got {programs[0]}, a program; its file says what it has")
-    console, topics = (
-        terminal.console(),
-        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics},
-    )
+    console = terminal.console()
     for what in args.what:
-        if what in topics:
-            topics[what](console)
+        if what in TOPICS:
+            TOPICS[what](console)
         else:
             _algorithm(console, user_files.take_each(what, registry.names())[0])
     if not args.what:
@@ -78,12 +72,10 @@ def _algorithm(console: Console, name: str) -> None:
     text = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
     console.print(name, style="bold", end="  ")
     console.print(text)
-    own = hyperparameters(cls)
-    if own:
-        console.print(_table("", own, cls()))
+    if own := hyperparameters(cls):
+        _hyperparameters(console, "", own, cls())
     for preset, values in cls.presets.items():
-        line = ", ".join(f"{n}={v}" for n, v in values.items())
-        console.print(f"  --preset {preset}: {line}")
+        console.print(f"  --preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}")
     if presets_text := beside_text(cls):
         console.print(f"  {presets_text}")
     for space in spaces.names(name):
@@ -93,46 +85,50 @@ def _algorithm(console: Console, name: str) -> None:
         console.print(f"  space {space}: {what}{line}")
 
 
-def _listing(title: str, columns: Sequence[str]) -> Table:
+def _table(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     for column in columns:
         table.add_column(column, overflow="fold")
-    return table
+    for row in rows:
+        table.add_row(*map(str, row))
+    console.print(table)
 
 
-def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
-    table = _listing(title, ("name", "symbol", "default", "range", "first effect", "what it is"))
+def _hyperparameters(
+    console: Console, title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None
+) -> None:
+    rows = []
     for name, hp in declared.items():
-        since = "1"
+        since = 1
         if instance:
             from fedtune.experiment.algorithm import first_round
 
-            since = str(first_round(instance, name))
-        since += " by default" if isinstance(hp.first_round, str) else ""
-        table.add_row(name, hp.symbol, str(hp.default), hp.range_text(), f"round {since}", hp.help)
-    return table
+            since = first_round(instance, name)
+        effect = f"round {since}{' by default' * isinstance(hp.first_round, str)}"
+        rows.append((name, hp.symbol, hp.default, hp.range_text(), effect, hp.help))
+    _table(console, title, ("name", "symbol", "default", "range", "first effect", "what it is"), rows)
 
 
 def _scenarios(console: Console) -> None:
-    shown, title = ("dataset", "model", "clients", "rounds", "partition"), "scenarios (--clients 50 overrides a field)"
-    table = _listing(title, ("name", *shown, "other fields that differ"))
+    shown = ("dataset", "model", "clients", "rounds", "partition")
+    rest = {f.name: f.default for f in dataclasses.fields(Scenario) if f.name not in shown}
+    rows = []
     for name, scenario in SCENARIOS.items():
-        cells = [str(getattr(scenario, field)) for field in shown]
-        rest = {f.name: f.default for f in dataclasses.fields(Scenario) if f.name not in shown}
         other = [f"{n} {v}" for n, default in rest.items() if (v := getattr(scenario, n)) != default]
-        table.add_row(name, *cells, ", ".join(other) or "-")
-    console.print(table)
-    console.print(_table("hyperparameters of local training, which every algorithm has", hyperparameters(Scenario)))
+        rows.append((name, *(getattr(scenario, field) for field in shown), ", ".join(other) or "-"))
+    columns = ("name", *shown, "other fields that differ")
+    _table(console, "scenarios (--clients 50 overrides a field)", columns, rows)
+    of_all = "hyperparameters of local training, which every algorithm has"
+    _hyperparameters(console, of_all, hyperparameters(Scenario))
 
 
 def _datasets(console: Console) -> None:
-    table = _listing("data sets", ("name", "image", "classes"))
+    rows: list[Sequence[object]] = []
     for name in datasets.SOURCES:
         *image, classes = datasets.describe(name)
-        table.add_row(name, "×".join(map(str, image)), str(classes))
-    for name in datasets.names()[len(datasets.SOURCES) :]:
-        table.add_row(name, "of an installed package", "")
-    console.print(table)
+        rows.append((name, "×".join(map(str, image)), classes))
+    rows += [(name, "of an installed package", "") for name in datasets.names()[len(datasets.SOURCES) :]]
+    _table(console, "data sets", ("name", "image", "classes"), rows)
 
 
 def _models(console: Console) -> None:
@@ -150,7 +146,8 @@ def _models(console: Console) -> None:
 
 
 def _metrics(console: Console) -> None:
-    table = _listing("metrics of a round", ("name", "goal", "what it is"))
-    for name, metric in METRICS.items():
-        table.add_row(name, metric.goal, metric.help)
-    console.print(table)
+    rows = ((name, metric.goal, metric.help) for name, metric in METRICS.items())
+    _table(console, "metrics of a round", ("name", "goal", "what it is"), rows)
+
+
+TOPICS = {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics}

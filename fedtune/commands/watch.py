@@ -87,9 +87,7 @@ def _host(text: str) -> str:
 
 def _token() -> str:
     """The token that pages ask for: the user's own, or a new one.  UserError for one that could be guessed."""
-    given = os.environ.get(TOKEN)
-    if given is None:
-        return secrets.token_urlsafe(24)
+    given = os.environ.get(TOKEN, secrets.token_urlsafe(24))
     if len(given) < SHORTEST or not given.isascii() or not given.isprintable() or any(c in given for c in ' ";,\\'):
         raise UserError(
             f"{TOKEN} must have at least {SHORTEST} characters, without spaces, quotes, commas, semicolons or "

@@ -70,7 +70,6 @@ class Check:
 
     def judge(self) -> Iterator[CheckResult]:
         """The result of each check as soon as it is known: first the model's, then the algorithm's."""
-        stacks = True
         if self.model:
             assert self.base
             subject = ModelSubject(self.model, self.base)
@@ -78,12 +77,11 @@ class Check:
             for verdict in judge(models.CHECKS, subject):
                 unfit |= verdict.status == "failed" and verdict.check.name == "fits"
                 yield verdict
-            stacks = subject.stacks
             if unfit:
                 return
-        if self._subject:
-            if not stacks:
+            if self._subject and not subject.stacks:
                 self._subject.executor = "loop"
+        if self._subject:
             yield from judge((*algorithms.CHECKS, spaces), self._subject)
 
     @cached_property

@@ -41,7 +41,9 @@ def choose(s: StartedSearch, trials: pd.DataFrame) -> tuple[pd.Series | None, pd
     rows: list[dict[str, Any]] = []
 
     def worth(some: Sequence[Trial]) -> list[float]:
-        table = _trained(s, some)
+        configs = {t["trial"]: fresh_seeds.values(p, t) for t in some}
+        outcomes = fresh_seeds.trained(s, configs, p.choosing, p.files.choice_folder, title="choice")
+        table = [judged(p, t, {seed: outcomes[t["trial"], seed] for seed in p.choosing}) for t in some]
         rows.extend(table)
         first = p.goal.first
         return [math.nan if row["reason"] else first.sign * row[first.name] for row in table]
@@ -54,20 +56,6 @@ def choose(s: StartedSearch, trials: pd.DataFrame) -> tuple[pd.Series | None, pd
     trials[tables.CHOICE] = trials["trial"].map(stand[p.goal.first.name]).astype(float)
     reading.write_table(trials, p.files.trials_file)
     return trials[trials["trial"] == name].iloc[-1] if name else None, table
-
-
-def _trained(s: StartedSearch, some: Sequence[Trial]) -> list[dict[str, Any]]:
-    p = s.plan
-    runs = {
-        (t["trial"], seed): ray_tasks.RunTask(
-            f"{t['trial']}, {p.run_word} {seed}", s.workload.with_seed(seed), fresh_seeds.values(p, t)
-        )
-        for t in some
-        for seed in p.choosing
-    }
-    at = {"gpus": s.gpus, "concurrent": s.concurrent}
-    outcomes = fresh_seeds.trained(p, runs.values(), s.data, p.files.choice_folder, title="choice", **at)
-    return [judged(p, t, {seed: outcomes[runs[t["trial"], seed].label] for seed in p.choosing}) for t in some]
 
 
 def judged(p: SearchPlan, trial: Trial, more: Mapping[int, ray_tasks.Outcome]) -> dict[str, Any]:

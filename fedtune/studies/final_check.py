@@ -21,28 +21,16 @@ def check(s: StartedSearch, config: Config) -> pd.DataFrame:
     Each run leaves a file, and is not trained again if the search is resumed.
     """
     p = s.plan
-    default = p.default()
+    more: Any = {"title": "final check", "objective": p.goal.first}
+    default, seeds = p.default(), p.fresh(p.options.final_seeds)
     candidates = {"best": config} if config == default else {"best": config, "default": default}
-    runs = {
-        (name, seed): ray_tasks.RunTask(
-            f"{name}, {p.run_word} {seed}", s.workload.with_seed(seed, checking=True), values
-        )
-        for seed in p.fresh(p.options.final_seeds)
-        for name, values in candidates.items()
-    }
-    more: Any = {"gpus": s.gpus, "concurrent": s.concurrent, "objective": p.goal.first}
-    outcomes = fresh_seeds.trained(p, runs.values(), s.data, p.files.final_folder, title="final check", **more)
-    if outcomes:
-        algo = {"algorithm": p.workload.name}
-        scored = [
-            (algo | {"configuration": n, "seed": seed}, outcomes[r.label].clients) for (n, seed), r in runs.items()
-        ]
+    outcomes = fresh_seeds.trained(s, candidates, seeds, p.files.final_folder, checking=True, **more)
+    runs = [({"configuration": name, "seed": seed}, outcomes[name, seed]) for seed in seeds for name in candidates]
+    if runs:
+        scored = [({"algorithm": p.workload.name} | whose, outcome.clients) for whose, outcome in runs]
         reading.write_table(tables.clients_frame(scored), p.files.clients_file)
     figures = p.workload.measures.figures
-    rows = [
-        {"configuration": n, "seed": seed} | fresh_seeds.last_round(outcomes[run.label], p.goal, figures)
-        for (n, seed), run in runs.items()
-    ]
+    rows = [whose | fresh_seeds.last_round(outcome, p.goal, figures) for whose, outcome in runs]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
 

@@ -16,7 +16,7 @@ from fedtune.runs import tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies import ray_tasks
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
 
 NOTHING = "nothing found"  # the state of a search without a best trial
@@ -94,7 +94,7 @@ def evaluate(
         runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, workload, c.config))
     first = next(iter(plans[0].values()))
     more: Any = {"gpus": first.gpus, "concurrent": first.options.max_concurrent, "objective": first.goal.first}
-    outcomes = trained(first, runs.values(), data, folder, title="fresh seeds", **more)
+    outcomes = _outcomes(first, runs.values(), data, folder, title="fresh seeds", **more)
     rows, rounds, scored = [], [], []
     for k, name, p, _, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
@@ -110,9 +110,31 @@ def evaluate(
 
 
 def trained(
+    s: StartedSearch,
+    configs: Mapping[str, Config],
+    seeds: Sequence[int],
+    folder: Path,
+    checking: bool = False,
+    **more: Any,
+) -> dict[tuple[str, int], ray_tasks.Outcome]:
+    """The outcomes of a search's named configurations on these seeds, by both.
+
+    checking: whether a program's command of its final check runs.  more: of `ray_tasks.run_all`.
+    """
+    p = s.plan
+    runs = {
+        (name, seed): ray_tasks.RunTask(f"{name}, {p.run_word} {seed}", s.workload.with_seed(seed, checking), config)
+        for name, config in configs.items()
+        for seed in seeds
+    }
+    done = _outcomes(p, runs.values(), s.data, folder, gpus=s.gpus, concurrent=s.concurrent, **more)
+    return {key: done[run.label] for key, run in runs.items()}
+
+
+def _outcomes(
     p: SearchPlan, runs: Iterable[ray_tasks.RunTask], data: Mapping[str, Any], folder: Path, **more: Any
 ) -> dict[str, ray_tasks.Outcome]:
-    """The outcomes of runs, by label, each trained as a search's trials are.  more: of `ray_tasks.run_all`."""
+    """The outcomes of runs, by label, each trained as a search's trials are."""
     more |= {"cpus": p.options.cpus_per_trial, "budget": p.budget, "timed": "seconds" in p.goal.names}
     return ray_tasks.run_all(list(runs), data, folder, **more)
 

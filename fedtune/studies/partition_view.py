@@ -60,11 +60,8 @@ def looks(f: Federation) -> np.ndarray | None:
     if len(f.shape) != 3:
         return None
     own = [f.train.rows[k, : f.train.counts[k]] for k in range(f.clients)]
-    held = np.array([np.bincount(f.y[rows], minlength=f.classes) > 0 for rows in own])
-    common = held.sum(0).argmax()
-    rows_shown = [rows[(f.y[rows] != common).argmin()] for rows in own]
-    images: np.ndarray = f.x[rows_shown, 0]
-    return images
+    common = np.sum([np.bincount(f.y[rows], minlength=f.classes) > 0 for rows in own], 0).argmax()
+    return np.asarray(f.x[[rows[(f.y[rows] != common).argmin()] for rows in own], 0])
 
 
 def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:

@@ -44,7 +44,7 @@ class Cell:
     text: str  # the figure as printed
     defects: tuple[Defect, ...]  # what is known to be wrong with it
     scenario: str  # our scenario of the same setting, or empty
-    instead: tuple[tuple[str, str], ...]  # our scenarios that stand in on other data, each with its "A for B"
+    instead: dict[str, str]  # our scenarios that stand in on other data, each with its "A for B"
     stands_in: str = ""  # "A for B" if our data set A replaces the paper's B, not comparable; empty: the same data
 
 
@@ -57,19 +57,15 @@ def cells() -> pd.DataFrame:
     ['FedGenP', 'FedPA', 'FedSA', 'GFPL']
     """
     frame = pd.DataFrame(map(vars, every())).drop(columns=["text", "stands_in"])
-    defects = frame["defects"].map(lambda of: "; ".join(d.short for d in of))
-    instead = frame["instead"].map(lambda of: ", ".join(scenario for scenario, _ in of))
-    return frame.assign(defects=defects, instead=instead).astype({"mean": float, "spread": float})
+    defects = ["; ".join(d.short for d in of) for of in frame["defects"]]
+    return frame.assign(defects=defects, instead=frame["instead"].map(", ".join)).astype({"spread": float})
 
 
 def of(scenario: str, algorithm: str) -> list[Cell]:
     """Test accuracies that were published for a scenario; `stands_in` is set where they are of other data."""
-    accuracies = [c for c in every() if scenario and c.measure == "accuracy" and c.row == algorithm]
-    return [
-        replace(c, stands_in="" if c.scenario == scenario else dict(c.instead)[scenario])
-        for c in accuracies
-        if c.scenario == scenario or scenario in dict(c.instead)
-    ]
+    accuracies = (c for c in every() if scenario and c.measure == "accuracy" and c.row == algorithm)
+    found = ((c, {c.scenario: ""} | c.instead if c.scenario == scenario else c.instead) for c in accuracies)
+    return [replace(c, stands_in=of[scenario]) for c, of in found if scenario in of]
 
 
 def note(cell: Cell) -> str:
@@ -112,7 +108,7 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
                 text=text.replace("±", " ± "),
                 defects=tuple(Defect(**d) for d in defects),
                 scenario=column.get("scenario", ""),
-                instead=tuple(column.get("instead", {}).items()),
+                instead=column.get("instead", {}),
             )
 
 

@@ -80,10 +80,9 @@ def run_all(
 
     A program's run that fails has an outcome too.  UserError if all failed; then they are run again by the next call.
     """
-    done: dict[str, Outcome] = {}
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-        done = finished(runs, folder, budget)
+    done = finished(runs, folder, budget) if folder else {}
     left = [r for r in runs if r.label not in done]
     limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
     some = packs(left, min(slots, concurrent or slots), one_by_one=timed or limit.unit == "seconds")
@@ -171,13 +170,11 @@ class _Course:
             return
         self.rows.append(row)
         self.seconds += row["seconds"] + row["eval_seconds"]
-        if self.objective and (self.best is None or self._improves(row, self.objective)):
-            self.best = self.run.kept()
+        if by := self.objective:
+            comparable = by.name != "seconds" and by.name in row  # seconds add up, so no later round is better by them
+            if self.best is None or (comparable and by.better(row[by.name], self.best.row[by.name])):
+                self.best = self.run.kept()
         self.over = row["round"] >= self.run.rounds or self.budget.reached(row, self.seconds)
-
-    def _improves(self, row: dict[str, Any], by: Objective) -> bool:
-        comparable = by.name != "seconds" and by.name in row  # seconds add up, so no later round is better by them
-        return comparable and by.better(row[by.name], self.best.row[by.name])
 
     def outcome(self) -> Outcome:
         """The outcome: the last round and the best one are scored on test rows now, unless they were before."""

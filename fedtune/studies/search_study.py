@@ -22,7 +22,6 @@ from fedtune.tuning import driver, messages, saved_state, verdict
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import SearchPlan, StartedSearch
-from fedtune.tuning.space_types import Config
 from fedtune.user_code import user_errors
 
 
@@ -125,7 +124,10 @@ def search_and_check(
         best = _choose(s, run, found, ahead)
     if best is None:
         return 1
-    config = _write_best(s, found, best)
+    how: dict[str, Any] = {"trials": len(found.trials), "seeds": p.seeds}
+    if tables.CHOICE in best:
+        how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
+    config = tables.write_best(p.folder, s.workload, p.options.scenario, best, p.budget, p.goal, **how)
     if found.interrupted:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
@@ -180,14 +182,6 @@ def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.Wo
         run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
         _say_nothing(run, messages.none_stands(rows))
     return best
-
-
-def _write_best(s: StartedSearch, found: Found, best: pd.Series) -> Config:
-    p = s.plan
-    how: dict[str, Any] = {"trials": len(found.trials), "seeds": p.seeds}
-    if tables.CHOICE in best:
-        how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
-    return tables.write_best(p.folder, s.workload, p.options.scenario, best, p.budget, p.goal, **how)
 
 
 @contextmanager

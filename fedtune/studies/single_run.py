@@ -74,10 +74,8 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
         + "".join(f"; {words} {last[name]:.4f}" for name, words in more.items() if name in last)
     )
+    own = {n: v for n, v in last.items() if is_own(n)}
     heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_") and k not in METRICS}
-    for title, of in (
-        ("metrics of your own", {n: v for n, v in last.items() if is_own(n)}),
-        ("test_acc by head", heads),
-    ):
+    for title, of in (("metrics of your own", own), ("test_acc by head", heads)):
         if of:
             say(f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in of.items())}")

@@ -38,7 +38,7 @@ FILES = {
     "other.yaml": "a: 1",
     "list.yaml": "algorithm: gfpl\nscenario: digits-w4\nhyperparameters: {}\noverrides: null",
 }
-GFPL = "--algo gfpl "
+GFPL, TWICE = "--algo gfpl ", "--choose-seeds 2 --seeds-per-trial 2"
 
 # arguments of a search -> what its one line says
 CASES = {
@@ -104,6 +104,10 @@ CASES = {
     GFPL + "--gpus-per-trial 64": "--gpus-per-trial must be at most",
     GFPL + "--gpus-per-trial auto": "--gpus-per-trial must be at most 0, the GPUs of this machine",
     GFPL + "--gpus-per-trial 1.5": "a fraction below 1 or a whole number",
+    GFPL + "--choose-seeds 0": "--choose-seeds: must be a whole number in 1..1000, but got '0'",
+    GFPL + "--choose-seeds 2 --scheduler pbt": "pbt changes configurations during training; give",
+    GFPL + TWICE + " --objective seconds": "a trial's seconds are those of all its seeds",
+    GFPL + TWICE + " --budget-unit seconds --budget 9": "those of all its seeds; give --choose-seeds 1",
     GFPL + "--grace 99": "--grace must be a whole number, at most the 30 rounds of a trial, but got 99",
     GFPL + "--grace 2.5": "--grace must be a whole number, at most the 30 rounds of a trial, but got 2.5",
     GFPL + "--objective accuracy": "unknown objective 'accuracy'",
@@ -163,15 +167,6 @@ CASES = {
     GFPL + "--address " + "a" * 64 + ".b:6379": "--address must be auto, host:port or ray://host:port, but got",
 }
 
-RUN_CASES = {
-    "--config {tmp}/none.yaml": "cannot be read",
-    "--config {tmp}/broken.yaml": "cannot be read",
-    "--config {tmp}/other.yaml": "needs algorithm, scenario, hyperparameters",
-    "--algo local --output {tmp}/plain-file": "--output needs a new file",
-    "--algo local --set lr=2": "lr must be a number in",
-}
-
-
 BEGUN = {
     "format": FORMAT,
     "options": {"algo": "gfpl"},
@@ -195,6 +190,11 @@ RUNS = {
 }
 OTHER_CASES = {
     "serch": "unknown command 'serch': did you mean 'search'",
+    "run --config {tmp}/none.yaml": "cannot be read",
+    "run --config {tmp}/broken.yaml": "cannot be read",
+    "run --config {tmp}/other.yaml": "needs algorithm, scenario, hyperparameters",
+    "run --algo local --output {tmp}/plain-file": "--output needs a new file",
+    "run --algo local --set lr=2": "lr must be a number in",
     "run --algo gfpll": "unknown algorithm 'gfpll'",
     "list gfpll": "'gfpll'",
     "status": "the following arguments are required: RUN",
@@ -215,6 +215,10 @@ OTHER_CASES = {
     "compare --algos gfpl,fedavg --scenario digits-fedgen": "evaluation rule 'pooled' scores one global model",
     "compare --algos gfpl,local --space paper": "a fair comparison gives every algorithm the same number of trials",
     "compare --algos local --set lam=1": "unknown hyperparameter of local 'lam'",
+    "compare --algos gfpl --baselines lokal": "did you mean 'local'",
+    "compare --algos gfpl,local --scheduler pbt": "--scheduler pbt changes hyperparameters during training",
+    "compare --algos fedavg --choose-seeds 2 --top-k 2": "names one configuration, but --top-k 2 lets fresh seeds",
+    "compare --algos fedavg --seeds-per-trial 2 --objective seconds": "those of all its seeds; give --choose-seeds 1",
     "reproduce gpfl-table1": "unknown table 'gpfl-table1': did you mean 'gfpl-table1'",
     "reproduce gfpl-table1 --dataset digit": "unknown data set 'digit': did you mean 'digits'",
     "reproduce gfpl-fig6 --dataset digits --seeds 0": "must be a whole number in 1..1000, but got '0'",
@@ -273,13 +277,10 @@ def folder(tmp_path):
         (tmp_path / link).symlink_to(link)
     (tmp_path / "half-comparison").mkdir()
     (tmp_path / "half-comparison" / "compare.json").write_text(json.dumps(BEGUN | {"options": {"algos": "local"}}))
-    (tmp_path / "cut-comparison").mkdir()
-    (tmp_path / "cut-comparison" / "compare.json").write_text("{")
     return tmp_path
 
 
-ALL = {f"search {a}": line for a, line in CASES.items()} | {f"run {a}": line for a, line in RUN_CASES.items()}
-ALL |= OTHER_CASES
+ALL = {f"search {a}": line for a, line in CASES.items()} | OTHER_CASES
 
 
 @pytest.mark.parametrize("command", ALL)

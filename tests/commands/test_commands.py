@@ -73,10 +73,3 @@ def test_a_run_that_diverges_ends_with_one_line_and_status_1(capsys):
     arguments = "run --algo fedproto --set lam=50 --set lr=1 --set momentum=0.99 --clients 4 --rounds 6"
     assert console.main(arguments.split()) == 1
     assert "stopped: diverged in round" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--help"], []])
-def test_the_console_command_names_its_commands(arguments, capsys):
-    assert console.main(arguments) == (0 if arguments else 2)
-    out = capsys.readouterr().out
-    assert all(name in out for name in console.COMMANDS)

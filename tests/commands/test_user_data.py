@@ -79,6 +79,12 @@ def cut_picture(folder: Path) -> None:
         path.write_bytes(path.read_bytes()[:-30])
 
 
+def partitioned(folder: Path) -> str:
+    rows = np.arange(240)
+    file = saved(folder / "p.npz", row=rows % 120, client=rows % 4, split=rows // 4 % 3)
+    return f"{npz()(folder)} --partition {file}"
+
+
 nan = np.where(np.arange(240)[:, None] == 17, np.nan, X)
 NPZ, FOLDERS = "w.npz cannot be read as an .npz", "needs two or more class folders"
 WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # a data set -> a word of the rule that it breaks
@@ -127,6 +133,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {  # a data set -> a word 
     "it raises": (code("raise KeyError('ward')"), "code.py:5: KeyError"),
     "one argument too many": (lambda f: code("return X, X")(f) + "(m=2)", "unexpected keyword argument 'm'"),
     "options of an npz": (lambda f: npz()(f) + ":x", "w.npz"),
+    "a partition": (partitioned, "must list a row only once"),
 }
 
 
@@ -141,17 +148,6 @@ def test_wrong_data_are_refused_in_one_line(
     line = refusal(run.main, f"--algo fedavg --rounds 1 --output rows.jsonl --dataset {given}", capsys)
     assert message in line and line.startswith("error: ")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_wrong_partition_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = np.arange(240)
-    file = saved(tmp_path / "p.npz", row=rows % 120, client=rows % 4, split=rows // 4 % 3)
-    monkeypatch.chdir(tmp_path)
-    line = refusal(run.main, f"--algo fedavg --rounds 1 --dataset {npz()(tmp_path)} --partition {file}", capsys)
-    assert "must list a row only once" in line and line.startswith("error: ")
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["p.npz", "w.npz"]
 
 
 def test_a_run_on_owners_and_on_tokens_reports_every_round(

@@ -8,7 +8,6 @@ from scipy import stats
 from support.comparisons import compared
 from support.evaluations import evaluated, spent
 
-from fedtune.commands import compare
 from fedtune.core import statistics
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import tables as comparison_tables
@@ -70,6 +69,8 @@ def test_local_and_fedavgft_join_where_they_run(capsys):
     plan = planned("--algos gfpl,fedper --trials 4")
     assert list(plan.plans) == ["gfpl", "fedper", "local", "fedavgft"] and plan.baselines == ("local", "fedavgft")
     assert plan.to_record()["algorithms"] == list(plan.plans)
+    again = comparison_plan.make(ComparisonOptions.from_record(plan.to_record()))
+    assert list(again.plans) == list(plan.plans) and again.baselines == plan.baselines
     joined = "note: also tuned, as baselines for the others: local, fedavgft (--baselines none leaves them out)"
     assert joined in capsys.readouterr().err
     assert {"lr", "momentum", "local_epochs"} <= set(plan.plans["local"].space.names)
@@ -84,18 +85,6 @@ def test_local_and_fedavgft_join_where_they_run(capsys):
     assert "note: fedavgft cannot be a baseline here" in said
     grids = planned("--algos gfpl --space paper")
     assert list(grids.plans) == ["gfpl"] and "its grid has" in capsys.readouterr().err
-
-
-def test_an_unknown_baseline_is_refused_in_one_line(tmp_path, capsys):
-    words = ["--algos", "gfpl", "--baselines", "lokal", "--storage-path", str(tmp_path)]
-    assert compare.main(words) == 2
-    assert "did you mean 'local'" in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_a_comparison_goes_on_with_the_baselines_that_joined_it():
-    plan = planned("--algos gfpl --trials 4")
-    again = comparison_plan.make(ComparisonOptions.from_record(plan.to_record()))
-    assert list(again.plans) == list(plan.plans) and again.baselines == plan.baselines
 
 
 def test_a_tuned_value_near_an_edge_is_told():

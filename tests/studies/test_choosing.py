@@ -12,10 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from support.commands import refusal
 from support.searches import searched, started
 
-from fedtune.commands import compare, report, resume, search, status
+from fedtune.commands import report, resume, search, status
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.runs import frames, tables
 from fedtune.studies import choosing, ray_tasks
@@ -42,10 +41,7 @@ def test_a_trials_mean_is_that_of_all_its_seeds() -> None:
     assert row == {"trial": "a", "own": 0.3, "seed 7": 0.6, "seed 8": 0.9, "val_acc": pytest.approx(0.6), "reason": ""}
     # its own figure is a mean of four seeds, so it counts four times
     assert judged({"last_val_acc": 0.3}, more, Goal(), seeds=4)["val_acc"] == pytest.approx((4 * 0.3 + 0.6 + 0.9) / 6)
-
-
-def test_seconds_are_those_of_whole_runs() -> None:
-    goal = Goal(parse("seconds"))
+    goal = Goal(parse("seconds"))  # are those of whole runs
     assert judged({"seconds": 6.0}, {1: rounds(val_acc=0.5)}, goal)["seconds"] == (6 + 3) / 2
 
 
@@ -64,7 +60,7 @@ def test_what_diverges_or_breaks_a_constraint_in_the_mean_is_out() -> None:
     assert broken["reason"] == "it breaks comm_mb<=5 in the mean: 5.25"
 
 
-# ---- what is planned, and what is refused
+# ---- what is planned
 
 
 def planned(folder: Path, after: plan.EarlierSearch | None = None, **more: Any) -> plan.SearchPlan:
@@ -78,41 +74,9 @@ def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_p
     assert p.to_record()["choose_seeds"] == 3
     alone = planned(tmp_path, seed=5, choose_seeds=1)
     assert (alone.selecting, alone.choosing, alone.fresh(2)) == ([5], [], [6, 7])
-
-
-def test_a_search_that_chooses_by_itself_leaves_no_choice_to_fresh_seeds() -> None:
+    # a search that chooses by itself leaves no choice to fresh seeds
     candidates = [ComparisonOptions(choose_seeds=k, top_k=top).candidates for k, top in ((1, None), (1, 2), (3, None))]
     assert candidates == [3, 2, 1]
-
-
-ALGO, ALGOS = (f"--{flag} fedavg --storage-path {{tmp}}" for flag in ("algo", "algos"))
-TWICE = "--choose-seeds 2 --seeds-per-trial 2"
-
-
-@pytest.mark.parametrize(
-    ("main", "words", "why"),
-    [
-        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number in 1..1000, but got '0'"),
-        (
-            search,
-            f"{ALGO} --choose-seeds 2 --scheduler pbt",
-            "pbt changes configurations during training; give",
-        ),
-        (search, f"{ALGO} {TWICE} --objective seconds", "a trial's seconds are those of all its seeds"),
-        (search, f"{ALGO} {TWICE} --budget-unit seconds --budget 9", "those of all its seeds; give --choose-seeds 1"),
-        (
-            compare,
-            f"{ALGOS} --seeds-per-trial 2 --objective seconds",
-            "those of all its seeds; give --choose-seeds 1",
-        ),
-        (compare, f"{ALGOS} --choose-seeds 2 --top-k 2", "names one configuration, but --top-k 2 lets fresh seeds"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(
-    main: Any, words: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert why in refusal(main.main, words.format(tmp=tmp_path), capsys)
-    assert not list(tmp_path.iterdir())
 
 
 # ---- whole searches, of a program whose figures are in a table: x, then its figure on seeds 0, 1, 2
@@ -238,30 +202,3 @@ def test_what_an_extended_search_trained_on_more_seeds_is_not_trained_again(
     best, _ = choosing.choose(started(p), more)
     assert best is not None and best["trial"] == "c" and asked[1] == {"c, seed 1"}
     assert (first.files.choice_folder).exists()
-
-
-@pytest.mark.long  # a search of Ray's
-def test_a_comparison_judges_what_each_search_names(
-    tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (
-        "--algos local --baselines none --scenario digits-w4 --clients 4 --rounds 2 --trials 2 --seeds 2 --searches 2 "
-        "--no-control --searcher random --scheduler none --max-concurrent 1 --choose-seeds 2 --no-dashboard --name own"
-    )
-    assert compare.main([*words.split(), "--storage-path", str(tmp_path)]) == 0
-    folder = tmp_path / "own"
-    record = json.loads((folder / "compare.json").read_text())
-    assert (record["top_k"], record["choose_seeds"]) == (1, 2)
-    found = pd.read_parquet(folder / "evaluations.parquet")
-    assert set(found["configuration"]) == {"default", "top 1"}
-    assert found.groupby("search")["seed"].unique().map(list).to_dict() == {1: [2, 3], 2: [6, 7]}
-    for search_, name, seed in ((1, "local", 1), (2, "local+2", 5)):
-        rows = json.loads((folder / name / "run.json").read_text())["choice"]
-        assert len(rows) == 2 and all(f"seed {seed}" in row and f"seed {seed + 1}" not in row for row in rows)
-        named = found[found["chosen"] & (found["search"] == search_)]
-        assert set(named["trial"]) == {max(rows, key=lambda row: row["val_acc"])["trial"]}
-    (row,) = pd.read_csv(folder / "table.csv").to_dict("records")
-    assert (row["search_trials"], row["search_rounds"]) == (2 * 2, 2 * (2 * 2 + 2 * 2))
-    said = capsys.readouterr().out
-    assert "each search had 2 trials of at most 2 rounds each, and trained the best 3 on 1 more seed" in said
-    assert "2 searches, of each the mean over 2 fresh seeds" in said

@@ -72,7 +72,7 @@ def test_scenarios_exist_and_are_the_settings_that_labels_name():
         if active := re.search(r"(\d+) active", cell.column):
             assert scenario.participants == int(active[1])
     for cell in published.every():
-        for name, what in cell.instead:
+        for name, what in cell.instead.items():
             other = SCENARIOS[name]
             assert what and (other.dataset != cell.dataset or other.skip_classes)
 

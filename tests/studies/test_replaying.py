@@ -52,6 +52,7 @@ def test_other_rounds_and_missing_values_are_told_beside_a_small_difference() ->
     ("more", "said"),
     [
         ({}, ""),
+        ({"device": "cuda"}, "; trained by device cpu, now by device cuda"),
         ({"git_commit": "abcdef0123"}, "; trained by commit 01234567, now by commit abcdef01"),
         ({"hardware": CPU | {"instructions": "AVX512"}}, "; trained by instructions AVX2, now by instructions AVX512"),
         ({"hardware": {"machine": "x86_64"}}, ""),  # a record from before says less, which is no difference
@@ -64,8 +65,5 @@ def test_other_rounds_and_missing_values_are_told_beside_a_small_difference() ->
 )
 def test_what_is_known_to_be_another_is_named(more: dict[str, Any], said: str) -> None:
     assert _unlike(record(), record(**more)) == said
-
-
-def test_gpus_are_named_where_they_trained() -> None:
     one, other = (record(device="cuda", hardware=CPU | {"gpus": [name]}) for name in ("H100", "H200"))
     assert _unlike(one, other) == "; trained by gpus H100, now by gpus H200"

@@ -64,10 +64,7 @@ def test_a_search_is_one_number_the_mean_over_its_seeds() -> None:
     )
     assert table.loc["a", "runs"] == 2 * SEARCHES
     assert table.loc["a", "configuration"].count(";") == SEARCHES - 1
-
-
-def test_an_algorithm_of_which_one_search_found_nothing_is_not_judged_by_the_others() -> None:
-    found = frame(a=(0.7, 1e-4), b=(0.6, 1e-4))
+    # an algorithm of which one search found nothing is not judged by the others
     lacking = found[~((found["algorithm"] == "b") & (found["search"] == 2) & found["chosen"])]
     row = tables.table(lacking, spent("ab"), {}).set_index("algorithm").loc["b"]
     assert math.isnan(row["tuned"]) and math.isnan(row["gain"]) and row["default"] > 0
@@ -114,15 +111,7 @@ def test_verdicts_of_many_algorithms_are_false_no_oftener_than_said() -> None:
     assert false / 1500 < 0.05 + 3 * (0.05 * 0.95 / 1500) ** 0.5
 
 
-def test_the_outcome_names_verdicts_or_says_that_there_is_none() -> None:
-    found = frame(a=(0.7, 1e-4), b=(0.7, 1e-4), c=(0.6, 1e-4), local=(0.5, 1e-4))
-    table, pairs = tables.table(found, spent([*"abc", "local"]), {}), tables.pairs(found, margin=0.005)
-    said = text.outcome(table, pairs, tables.against(found, ["local"], margin=0.005))
-    best = table["algorithm"].iloc[0]
-    assert said.startswith(f"{best} ranks first on fresh seeds with ")
-    other = "b" if best == "a" else "a"
-    assert f"; c and local are below {best}; {other} is within the margin of {best}; " in said
-    assert said.endswith(f"; {other} and c are above local.")
+def test_the_outcome_is_of_what_is_compared_without_the_control() -> None:
     twice = {"local": (0.5, 1e-4), "fedavg": (0.7, 1e-4), "fedavg-again": (0.8, 1e-4)}
     with_control = tables.table(frame(**twice), spent(twice), {})
     assert with_control["algorithm"].tolist() == ["fedavg-again", "fedavg", "local"]
@@ -133,10 +122,6 @@ def test_the_outcome_names_verdicts_or_says_that_there_is_none() -> None:
     assert said.startswith("fedavg ranks first") and said.endswith(" %; local is below fedavg.")
     lost = last.assign(tuned=[math.nan, math.nan, 0.8])
     assert not text.outcome(lost, tables.pairs(of_two[:0]), tables.pairs(of_two[:0]))
-    one = found[found["search"] == 1]
-    said = text.outcome(tables.table(one, spent([*"abc", "local"]), {}), tables.pairs(one), tables.pairs(one))
-    assert "by one search of each algorithm: what another search would find is not known" in said.partition(". ")[0]
-    assert said.count("above") == said.count("below") == 0
 
 
 WORDS = (
@@ -158,6 +143,8 @@ def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(
     assert [p.folder.name for p in three.every] == [*names, *(f"{n}+{k}" for k in (2, 3) for n in names)]
     assert [p.draws for p in two.plans.values()] == [0, 0, comparison_plan.OTHER_DRAWS]
     assert list(two.compared) == two.to_record()["options"]["algos"].split(",") == names[:2]
+    record = three.to_record() | {"options": {"algos": "all"}}
+    assert ComparisonOptions.from_record(record).algos == "local,fedavg"
     alone = compared(*words, "--no-control")
     assert list(alone.plans) == names[:2] and not alone.control
     assert not compared(*words, "--searches", "1").control, "one search has no verdict to control"
@@ -212,12 +199,6 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert record["contrasts"][0]["difference"] == pytest.approx(pairs["difference"][0]) and record["outcome"] in said
     seen = frames.by_budget(folder)
     assert set(seen["algorithm"]) == {"local", "fedavg"} and seen["trials"].tolist() == [1, 2] * 2
-    for name in ("local", "fedavg"):
-        runs = [pd.read_parquet(folder / n / "trials.parquet")["last_val_acc"] for n in (name, f"{name}+2")]
-        for n in (1, 2):
-            want = statistics.mean([of[:n].max() for of in runs])
-            got = seen[(seen["algorithm"] == name) & (seen["trials"] == n)]
-            assert got[["score", "half"]].to_numpy()[0] == pytest.approx(want, abs=1e-12)
     assert "what a search had found after so many trials" in said
     assert pd.read_csv(folder / "table.csv")["search_trials"].tolist() == [4, 4, 4]
     before = {folder / f: (folder / f).read_bytes() for f in ("table.csv", "pairs.csv", "budget.csv")}
@@ -287,11 +268,6 @@ def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorith
     ranges = {n: p.space.text()["lr"] for n, p in wider.plans.items()}
     assert ranges["fedavg-again"] == ranges["fedavg"] != c.plans["fedavg"].space.text()["lr"]
     assert {p.trials for p in wider.every} == {1}
-
-
-def test_a_record_of_all_algorithms_names_those_that_are_compared() -> None:
-    record = {"options": {"algos": "all"}, "algorithms": ["local", "fedavg", "fedavg-again"], "defaults_of": {}}
-    assert ComparisonOptions.from_record(record | {"control": ["fedavg", "fedavg-again"]}).algos == "local,fedavg"
 
 
 def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

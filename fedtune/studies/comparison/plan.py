@@ -12,7 +12,7 @@ from typing import Any
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
-from fedtune.experiment.experiment import Experiment, built_in, fitting
+from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.experiment.scenarios import OWN, find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
@@ -84,7 +84,7 @@ class ComparisonPlan:
         names: dict[str, dict[str, list[str]]] = {}  # of algorithms, by hyperparameter and value
         for name, p in self.compared.items():
             fixed = p.workload.configuration({})
-            for n in sorted(p.workload.traits.common - {*p.space.domains} - {*p.workload.idle({})}):
+            for n in sorted(_not_searched(p)):
                 names.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
         lines = []
         for n, by_value in names.items():
@@ -101,17 +101,16 @@ class ComparisonPlan:
     @property
     def scenario_record(self) -> dict[str, Any]:
         """The scenario for the record; empty if there are only programs."""
-        of_engine = (p for p in self.plans.values() if isinstance(p.workload, Experiment))
-        if p := next(of_engine, None):
-            experiment = built_in(p.workload, "a scenario")
-            scenario = dataclasses.asdict(dataclasses.replace(experiment, preset="").resolve({})[1])  # as it was given
-            return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": experiment.preset}
+        for p in self.plans.values():
+            if isinstance(w := p.workload, Experiment):
+                scenario = dataclasses.asdict(w.as_given)
+                return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": w.preset}
         return {}
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
         p = self.first
-        every = ",".join(q.options.algo for q in self.compared.values())
+        every = ",".join(q.options.algo for q in self.compared.values())  # without the values of the preset
         algos = self.options.algos if self.options.algos == "all" else every
         fields = {n: value for q in self.plans.values() for n, value in q.options.fields.items()}
         typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set)
@@ -201,26 +200,24 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
 
 def _require_comparable(options: ComparisonOptions) -> None:
     find(options.scenario)
+    why = ""
     if options.gpus_per_trial == AUTO:
-        raise UserError(
-            "a comparison needs the same share of a GPU for all algorithms, but got --gpus-per-trial auto; "
-            "give a number"
-        )
-    if options.widen and (options.searcher or EXTENDABLE[0]) not in EXTENDABLE:
-        raise UserError(
-            f"--widen gives searches more trials, which {options.searcher} cannot take; take {', '.join(EXTENDABLE)}"
-        )
-    if options.choose_seeds > 1 and options.candidates > 1:
-        raise UserError(
+        why = "a comparison gives all one share of a GPU, but got --gpus-per-trial auto; give a number"
+    elif options.widen and (options.searcher or EXTENDABLE[0]) not in EXTENDABLE:
+        why = f"--widen gives searches more trials, which {options.searcher} cannot take; take {', '.join(EXTENDABLE)}"
+    elif options.choose_seeds > 1 and options.candidates > 1:
+        why = (
             f"with --choose-seeds {options.choose_seeds} each search names one configuration, but --top-k "
             f"{options.top_k} lets fresh seeds choose among several; give --choose-seeds 1, or no --top-k"
         )
-    if schedulers.find(options.scheduler).moves_hyperparameters:
-        raise UserError(
+    elif schedulers.find(options.scheduler).moves_hyperparameters:
+        kept = ", ".join(n for n, kind in schedulers.KINDS.items() if not kind.moves_hyperparameters)
+        why = (
             f"a comparison trains the tuned configurations again, but --scheduler {options.scheduler} changes "
-            "hyperparameters during training; take "
-            f"{', '.join(n for n, kind in schedulers.KINDS.items() if not kind.moves_hyperparameters)}"
+            f"hyperparameters during training; take {kept}"
         )
+    if why:
+        raise UserError(why)
 
 
 def _algorithms(options: ComparisonOptions) -> dict[str, str]:
@@ -254,17 +251,17 @@ def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | N
 
 
 def _named(text: str, flag: str) -> dict[str, str]:
-    names = {canonical(typed): typed for typed in user_files.split(text)}
-    if len(set(map(plain_name, names))) < len(user_files.split(text)):
+    typed = user_files.split(text)
+    names = {canonical(one): one for one in typed}
+    if len(set(map(plain_name, names))) < len(typed):
         raise UserError(f"{flag} names each algorithm once, but got {text}")
     return names
 
 
 def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
-    storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    alone = all(map(is_program, names.values()))
+    storage, alone = Path(options.storage_path), all(map(is_program, names.values()))
     place = "programs" if alone else plain_name(options.scenario)
-    name = options.name or f"compare-{place}-{stamp}"
+    name = options.name or f"compare-{place}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     plan.require_folder(storage, name, options.name)
     return storage.absolute() / name
 
@@ -330,8 +327,12 @@ def _also(p: SearchPlan, every: Iterable[SearchPlan]) -> list[str]:
     if p.space.is_grid:
         return []
     shared = {n: d for q in every for n, d in q.space.domains.items() if n in q.workload.traits.common}
-    missing = p.workload.traits.common - {*p.space.domains} - {*p.workload.idle({})}
-    return [spaces.varied_text(n, d) for n, d in shared.items() if n in missing]
+    return [spaces.varied_text(n, d) for n, d in shared.items() if n in _not_searched(p)]
+
+
+def _not_searched(p: SearchPlan) -> set[str]:
+    """Hyperparameters that every algorithm has, and that have an effect here."""
+    return {*p.workload.traits.common} - {*p.space.domains} - {*p.workload.idle({})}
 
 
 def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:

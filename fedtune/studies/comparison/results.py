@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,20 +47,21 @@ class Results:
     def read(cls, run: Path) -> Results:
         """Those in a folder, as far as they are there; UserError if it is damaged."""
         files = RunFiles(run, COMPARISON)
-        record, none = files.record_with("algorithms", "trials", "budget", "seeds"), pd.DataFrame()
+        record = files.record_with("algorithms", "trials", "budget", "seeds")
         control, objective = record.get("control", []), Goal.from_record(record).first
-        evaluations = none
-        if (runs := files.evaluations_file).exists():
-            evaluations = reading.table(runs, ("algorithm", "configuration", "seed"))
-        has = len(evaluations) > 0
+
+        def made(file: Path, read: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
+            return read(file) if file.exists() else pd.DataFrame()
+
+        runs = made(files.evaluations_file, lambda file: reading.table(file, ("algorithm", "configuration", "seed")))
         return cls(
             record=record,
-            evaluations=evaluations,
-            table=tables.control_last(table(files.table_file), control) if files.table_file.exists() else none,
-            pairs=pairs(files.pairs_file) if files.pairs_file.exists() else none,
-            against=pairs(files.against_file) if files.against_file.exists() else none,
-            twice=tables.control(evaluations, control, objective, record.get("margin", 0.0)) if has else none,
-            by_budget=by_budget(run) if files.budget_file.exists() else none,
+            evaluations=runs,
+            table=made(files.table_file, lambda file: tables.control_last(table(file), control)),
+            pairs=made(files.pairs_file, _pairs),
+            against=made(files.against_file, _pairs),
+            twice=tables.control(runs, control, objective, record.get("margin", 0.0)) if len(runs) else runs,
+            by_budget=made(files.budget_file, lambda file: _read(file, budgets.COLUMNS)),
         )
 
     @property
@@ -107,8 +108,9 @@ class Results:
     @property
     def sentences(self) -> list[str]:
         """The result: who is the best on fresh seeds."""
-        done = not (self.table.empty or self.pairs.columns.empty or self.against.columns.empty)
-        return [*filter(None, [text.outcome(self.table, self.pairs, self.against) if done else ""])]
+        if self.table.empty or self.pairs.columns.empty or self.against.columns.empty:
+            return []
+        return [*filter(None, [text.outcome(self.table, self.pairs, self.against)])]
 
     @property
     def best(self) -> tuple[str, str]:
@@ -188,8 +190,7 @@ def table(file: Path) -> pd.DataFrame:
     return _read(file, COLUMNS, (*OBJECTIVE_COLUMNS, *FAILED_COLUMNS))
 
 
-def pairs(file: Path) -> pd.DataFrame:
-    """A pairs.csv; UserError that names it if it is damaged."""
+def _pairs(file: Path) -> pd.DataFrame:
     return _read(file, PAIRS, ("freedom", "verdict"))
 
 

@@ -19,8 +19,6 @@ from fedtune.tuning import verdict
 
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
-
-
 ONE_SEARCH = (
     "by one search of each algorithm: what another search would find is not known, so there is no verdict "
     "(--searches 3 or more give one)"
@@ -51,16 +49,12 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     return "; ".join(clauses) + "."
 
 
-def _score(metric: str) -> str:
-    return metric + " of validation rows" * metric.startswith("val_")
-
-
 def of_budget(table: pd.DataFrame) -> str:
     """What the table against budget shows, as its title."""
-    unit = " in %" if in_percent(table) else ""
-    searches = int(table["searches"].iloc[0])
-    mean = "place: of one search each" if searches == 1 else f"place: mean ± 95 % interval over {searches} searches"
-    return f"what a search had found after so many trials: {_score(table['metric'].iloc[0])}{unit}, {mean}"
+    metric, searches = table["metric"].iloc[0], int(table["searches"].iloc[0])
+    unit = " of validation rows" * metric.startswith("val_") + " in %" * in_percent(table)
+    mean = "of one search each" if searches == 1 else f"mean ± 95 % interval over {searches} searches"
+    return f"what a search had found after so many trials: {metric}{unit}, place: {mean}"
 
 
 def judged(pairs: pd.DataFrame) -> bool:
@@ -102,8 +96,8 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     Searches that used test rows, programs without a seed, searches that were almost random, values at the end of their
     range.  records: of each search.  trials: of each.  evaluations: the runs on fresh seeds.
     """
-    lines = [line for record in records.values() for line in verdict.on_test_rows(record)]
-    lines += [line for record in records.values() for line in verdict.unseeded(record)]
+    told = (of(record) for of in (verdict.on_test_rows, verdict.unseeded) for record in records.values())
+    lines = [line for of in told for line in of]
     searcher = next((str(record.get("searcher")) for record in records.values()), "")
     lines += verdict.as_random(searcher, trials, "these as random searches")
     tuned = evaluations[evaluations["chosen"]]
@@ -127,9 +121,10 @@ def control(pair: pd.DataFrame) -> list[str]:
 
 def from_itself(pair: pd.DataFrame) -> str:
     """How far a control is from the algorithm that it is: `+0.10 ± 1.20 points (cannot be told)`."""
-    text, unit = shown_pairs(pair).iloc[0], " points" * in_percent(pair)
-    lost = math.isnan(pair["difference"].iloc[0])
-    return f"unknown ({UNTESTED})" if lost else f"{text['difference']}{unit} ({pair['verdict'].iloc[0]})"
+    if math.isnan(pair["difference"].iloc[0]):
+        return f"unknown ({UNTESTED})"
+    unit = " points" * in_percent(pair)
+    return f"{shown_pairs(pair)['difference'].iloc[0]}{unit} ({pair['verdict'].iloc[0]})"
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
@@ -160,13 +155,11 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         number(scale * g, f"+{form}") + ("" if math.isnan(d) else f" ({number(scale * d, f'+{form}')})")
         for g, d in zip(table["selection_gap"], table["default_gap"], strict=True)
     ]
-    unknown = {
-        **({"tuned test_acc %": table["tuned_test_acc"].map(_percent)} if other else {}),
-        "std over clients": table["clients_std"].map(_percent),
-        "worst tenth": table["worst10"].map(_percent),
-        "all classes %": _intervals(table, "all", 100, ".2f", (0, 1)),
-        "foreign %": _intervals(table, "foreign", 100, ".2f", (0, 1)),
-    }
+    shares = {"tuned test_acc %": "tuned_test_acc"} if other else {}
+    shares |= {"std over clients": "clients_std", "worst tenth": "worst10"}
+    of_accuracy = table.drop(columns="metric", errors="ignore")
+    unknown = {title: [number(100 * v, ".2f") for v in table[name]] for title, name in shares.items()}
+    unknown |= {f"{of} %": _with_half(of_accuracy, of.split()[0]) for of in ("all classes", "foreign")}
     columns = {
         "algorithm": table["algorithm"],
         f"default{named}": _unless_diverged(table, "default"),
@@ -203,7 +196,7 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
         "s": ("search_seconds", ".0f"),
     }
     columns = {title: [number(v, form) for v in table[name]] for title, (name, form) in forms.items()}
-    unknown = ("round with 95 % of final accuracy", "MB to that round", "MB a round", "MB")
+    unknown = [title for title in columns if "MB" in title or "95 %" in title]
     return _without(dict.fromkeys(unknown, "–"), pd.DataFrame({"algorithm": table["algorithm"]} | columns))
 
 
@@ -219,8 +212,8 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
             "difference": _with_half(pairs, "difference", sign="+", half="half"),
-            "p": pairs["p"].map(lambda v: number(v, ".2g")),
-            "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
+            "p": [number(v, ".2g") for v in pairs["p"]],
+            "p (Holm)": [number(v, ".2g") for v in pairs["p_holm"]],
             "verdict": pairs["verdict"].fillna("") if "verdict" in pairs else "",
         }
     )
@@ -285,16 +278,6 @@ def _scale(frame: pd.DataFrame) -> tuple[int, str]:
 
 def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "") -> list[str]:
     scale, form = _scale(frame)
-    within = UNBOUNDED if sign else limits(next(iter(frame.get("metric", ())), "test_acc"))
-    return _intervals(frame, column, scale, sign + form, within, half)
-
-
-def _intervals(
-    frame: pd.DataFrame, column: str, scale: int, form: str, within: tuple[float, float], half: str = ""
-) -> list[str]:
-    pairs, (low, high) = zip(frame[column], frame[half or f"{column}_half"], strict=True), within
-    return [interval(scale * v, scale * h, form, within=(scale * low, scale * high)) for v, h in pairs]
-
-
-def _percent(value: float) -> str:
-    return number(100 * value, ".2f")
+    low, high = UNBOUNDED if sign else limits(next(iter(frame.get("metric", ())), "test_acc"))
+    pairs = zip(frame[column], frame[half or f"{column}_half"], strict=True)
+    return [interval(scale * v, scale * h, sign + form, within=(scale * low, scale * high)) for v, h in pairs]
