@@ -103,7 +103,10 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
             best = float(value) if value else None
     minutes = float(f"{record['seconds'] / 60:.3g}") if "seconds" in record else None
     started = record.get("started", "").replace("T", " ")[:16]
-    return HistoryRow(name, GONE if state == "abandoned" else state, best, metric, done, what, started, minutes)
+    state = GONE if state == "abandoned" else state
+    return HistoryRow(
+        name, state=state, best=best, metric=metric, done=done, what=what, started=started, minutes=minutes
+    )
 
 
 def _on_scenario(record: Mapping[str, Any]) -> str:

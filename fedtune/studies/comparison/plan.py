@@ -103,14 +103,16 @@ class ComparisonPlan:
         """The scenario for the record; empty if there are only programs."""
         for p in self.plans.values():
             if isinstance(w := p.workload, Experiment):
-                scenario = dataclasses.asdict(w.as_given)
+                scenario = dataclasses.asdict(
+                    dataclasses.replace(w, preset="").resolve({})[1]
+                )  # not the preset's values
                 return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": w.preset}
         return {}
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
         p = self.first
-        every = ",".join(q.options.algo for q in self.compared.values())  # without the values of the preset
+        every = ",".join(q.options.algo for q in self.compared.values())
         algos = self.options.algos if self.options.algos == "all" else every
         fields = {n: value for q in self.plans.values() for n, value in q.options.fields.items()}
         typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set)
