@@ -92,7 +92,9 @@ TARGETS = {
         (
             "data/test_user_data",
             "user_leaf",
-            "user_names",
+            "matched_names",
+            "owners",
+            "normalising",
             "user_partition",
             "user_pfllib",
             "user_tables",
