@@ -152,6 +152,7 @@ PAPERS: dict[str, tuple[int, dict[str, Any]]] = {  # scenarios -> how many there
     "fedpa-*fmnist*": (4, {"share": 0.5}),
     "fedgenp-*": (15, POOLED | {"rounds": 100, "optimizer": "sgd", "lr": 0.01}),
     "fedgenp-*mnist-*": (10, {"clients": 20}),
+    "fedgenp-mnist-100pct-*": (2, {"participants": 20}),
     "fedgenp-mnist-10pct-*": (2, {"participants": 10}),
     "fedgenp-mnist-*[05]pct-a1": (3, {"alpha": 1}),
     "fedgenp-mnist-5pct-*": (2, {"participants": 20}),
@@ -169,7 +170,7 @@ def test_scenarios_of_papers_are_as_their_tables_say(names: str) -> None:
         if names.startswith("fedsa"):
             wide = s.dataset in ("cifar10", "cifar100", "tiny-imagenet")
             assert not wide or architectures.width(s.model, (3, 32, 32), 10, s.features) == 512
-            assert s.model in catalogue.FAMILIES or name.endswith(("silo", "device"))
+            assert name.endswith(f"-{s.model}" if s.model in catalogue.FAMILIES else ("silo", "device"))
             continue
         assert s.partition == ("natural" if s.dataset == "celeba" else "fedgen") and s.skip_classes == ("9" in name)
         said = {"-a": f"-a{s.alpha:g}", "-r": f"-r{s.participants / s.clients:g}", "pct": f"-{100 * s.share:g}pct"}
