@@ -61,6 +61,17 @@ def test_tables_hold_each_clients_rows_and_no_row_twice(law: str) -> None:
     assert law in ("ways-shots", "fedgen") or len(rows) == (200 if law == "natural" else 400)
 
 
+@pytest.mark.parametrize("law", SMALL)
+def test_the_seed_alone_decides_which_rows_a_client_holds(law: str) -> None:
+    work = {"lr": 0.3, "batch": 7, "local_epochs": 3, "momentum": 0.1, "rounds": 2, "model": "mlp"}
+    trained = SMALL[law].override(**({} if law == "natural" else work))
+    one, same, other = (
+        np.concatenate([rows for split in held(partitioning.partition(numbered(), s, seed)) for rows in split])
+        for s, seed in ((SMALL[law], 0), (trained, 0), (SMALL[law], 1))
+    )
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
 def test_test_rows_come_from_the_official_test_set() -> None:
     f = partitioning.partition(numbered(official=250), SMALL["ways-shots"], seed=0)
     train, val, test = ([np.concatenate(split)] for split in held(f))
