@@ -125,11 +125,12 @@ def validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.nda
 
 
 def fits(rows: int, clients: int, floor: int, advice: str = "") -> None:
-    """UserError unless there are enough rows for the clients.  advice: what else would help."""
+    """UserError unless there are enough rows for the clients.  advice: in place of the number of clients that fit."""
     if clients * floor > rows:
+        advice = advice or f"{several(rows // floor, 'client')} or fewer"
         raise UserError(
             f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
-            f"but there are {rows}: take {several(rows // floor, 'client')} or fewer{advice}"
+            f"but there are {rows}: take {advice}"
         )
 
 

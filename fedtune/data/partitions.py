@@ -229,7 +229,8 @@ def _shares_above_floor(
     stock: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Rows of each client and class, int [clients, classes], for `fedgen`; no client below floor."""
-    fits(int(stock.sum()), clients, floor, ", a lower floor or a larger share")
+    # how many clients would fit depends on the share, of which fewer clients get more each, and on the draws
+    fits(int(stock.sum()), clients, floor, "fewer clients, a lower floor or a larger share")
     tries, best_floor = attempts(5000, clients, len(stock)), 0
     for _ in range(tries):
         counts = _capped_shares(stock, clients, alpha, cap, rng)

@@ -61,6 +61,17 @@ def test_tables_hold_each_clients_rows_and_no_row_twice(law: str) -> None:
     assert law in ("ways-shots", "fedgen") or len(rows) == (200 if law == "natural" else 400)
 
 
+@pytest.mark.parametrize("law", SMALL)
+def test_the_seed_alone_decides_which_rows_a_client_holds(law: str) -> None:
+    work = {"lr": 0.3, "batch": 7, "local_epochs": 3, "momentum": 0.1, "rounds": 2, "model": "mlp"}
+    trained = SMALL[law].override(**({} if law == "natural" else work))
+    one, same, other = (
+        np.concatenate([rows for split in held(partitioning.partition(numbered(), s, seed)) for rows in split])
+        for s, seed in ((SMALL[law], 0), (trained, 0), (SMALL[law], 1))
+    )
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
 def test_test_rows_come_from_the_official_test_set() -> None:
     f = partitioning.partition(numbered(official=250), SMALL["ways-shots"], seed=0)
     train, val, test = ([np.concatenate(split)] for split in held(f))
@@ -152,6 +163,7 @@ PAPERS: dict[str, tuple[int, dict[str, Any]]] = {  # scenarios -> how many there
     "fedpa-*fmnist*": (4, {"share": 0.5}),
     "fedgenp-*": (15, POOLED | {"rounds": 100, "optimizer": "sgd", "lr": 0.01}),
     "fedgenp-*mnist-*": (10, {"clients": 20}),
+    "fedgenp-mnist-100pct-*": (2, {"participants": 20}),
     "fedgenp-mnist-10pct-*": (2, {"participants": 10}),
     "fedgenp-mnist-*[05]pct-a1": (3, {"alpha": 1}),
     "fedgenp-mnist-5pct-*": (2, {"participants": 20}),
@@ -169,7 +181,7 @@ def test_scenarios_of_papers_are_as_their_tables_say(names: str) -> None:
         if names.startswith("fedsa"):
             wide = s.dataset in ("cifar10", "cifar100", "tiny-imagenet")
             assert not wide or architectures.width(s.model, (3, 32, 32), 10, s.features) == 512
-            assert s.model in catalogue.FAMILIES or name.endswith(("silo", "device"))
+            assert name.endswith(f"-{s.model}" if s.model in catalogue.FAMILIES else ("silo", "device"))
             continue
         assert s.partition == ("natural" if s.dataset == "celeba" else "fedgen") and s.skip_classes == ("9" in name)
         said = {"-a": f"-a{s.alpha:g}", "-r": f"-r{s.participants / s.clients:g}", "pct": f"-{100 * s.share:g}pct"}
