@@ -170,8 +170,8 @@ class RunFiles:
 
 
 def kind_of(folder: Path) -> str | None:
-    """The name of the record in a study's folder; None if there is none."""
-    return next((name for name in reversed(RECORDS) if (folder / name).exists()), None)
+    """The name of the record in a study's folder; None if there is none, or if the folder is closed to this user."""
+    return next((name for name in reversed(RECORDS) if os.path.exists(folder / name)), None)
 
 
 def _locked(file: Path) -> FileLock | None:

@@ -256,11 +256,8 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], objective: Objective) -> RungCount:
-    key, reached = (
-        objective.attribute,
-        {t: [r for r in of if r.get(budget.attribute, 0) >= rung] for t, of in rows.items()},
-    )
-    first = {t: of[0] for t, of in reached.items() if of}
+    reached = {t: [row for row in of if row.get(budget.attribute, 0) >= rung] for t, of in rows.items()}
+    first, key = {t: of[0] for t, of in reached.items() if of}, objective.attribute
     on = {t for t in first if last_round(rows[t]) > last_round([first[t]]) or how[t] in ("running", "finished")}
     stopped = sum(how[t] == "stopped" for t in first if t not in on)
     values = {t: float(row[key]) for t, row in first.items() if abs(row.get(key, WORST)) < WORST}

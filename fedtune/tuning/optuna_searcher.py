@@ -89,7 +89,7 @@ class OptunaSearcher(Searcher):
             self.study.enqueue_trial(point)
         self._outside, self._points_left = list(outside), len(points)
         self._finite, self._tried = once and is_finite(space), set[str]()
-        self._trials: dict[str, optuna.Trial] = {}  # by Tune's name, those that have not ended
+        self._trials: dict[str, optuna.Trial | None] = {}  # by Tune's name; None once it has ended
         self._last_rounds: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
         self._worst: float | None = None  # the worst value of any round of any trial
         self._largest_excess: dict[str, float] = {}  # by how much any trial has broken each constraint
@@ -128,24 +128,25 @@ class OptunaSearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
         """Report a round's value to Optuna; a round that is trained again after a resume is reported once."""
-        if trial_id not in self._trials or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
+        trial = self._trials[trial_id]
+        if trial is None or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
             return
         self._last_rounds[trial_id] = result["training_iteration"]
         for name, value in attributes(result).items():
-            self._trials[trial_id].set_user_attr(name, value)
+            trial.set_user_attr(name, value)
         if len(self.goal.objectives) == 1:
             value, objective = result[self.goal.first.attribute], self.goal.first
-            self._trials[trial_id].report(value, result["training_iteration"])
+            trial.report(value, result["training_iteration"])
             if self._worst is None or objective.better(self._worst, value):
                 self._worst = value
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Report to Optuna how a trial ended."""
-        if trial_id not in self._trials:
+        if (trial := self._trials[trial_id]) is None:  # Ray's state may be of the moment before it noted the end
             return
         if result and self.goal.first.name in result and not result.get("diverged"):
             self.on_trial_result(trial_id, result)  # Tune reports the last round only here
-        trial, (state, values) = self._trials.pop(trial_id), self._outcome(result, error)
+        self._trials[trial_id], (state, values) = None, self._outcome(result, error)
         if result and state != TrialState.FAIL:
             self._constrain(trial, result)
         if result and result.get("diverged"):
@@ -201,7 +202,10 @@ class OptunaSearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Go on from what `save` wrote; this can run any code, as whatever Ray restores can."""
-        vars(self).update(pickle.loads(Path(checkpoint_path).read_bytes()))
+        state = pickle.loads(Path(checkpoint_path).read_bytes())
+        # as an earlier version saved it: all trials, and which of them have ended
+        state["_trials"] |= dict.fromkeys(state.pop("_ended_trials", ()))
+        vars(self).update(state)
 
 
 def attributes(result: Mapping[str, Any]) -> dict[str, Any]:

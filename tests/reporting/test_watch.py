@@ -200,6 +200,20 @@ def history(storage: Path) -> dict[str, Any]:
     return {row.name: row for row in rows_of(StudyFolders(storage), Reader())}
 
 
+def test_a_folder_that_is_closed_to_the_user_hides_no_other(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a storage path of several people; the tests may be root's, to whom none is closed."""
+    search(storage / "mine"), search(storage / "theirs")
+    stat = os.stat
+
+    def closed(path: Any, *more: Any, **options: Any) -> os.stat_result:
+        if f"{storage / 'theirs'}/" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *more, **options)
+
+    monkeypatch.setattr(os, "stat", closed)
+    assert "mine" in StudyFolders(storage).all() and "theirs" not in StudyFolders(storage).all()
+
+
 def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> None:
     (storage / "done" / "best.yaml").write_text("found: {trial: aa, val_acc: 0.75}\n")
     search(storage / "killed")

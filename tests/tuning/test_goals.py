@@ -88,7 +88,9 @@ def test_after_a_resume_a_new_scheduler_remembers_its_rungs_of_the_objective(obj
     rows["d"] = [{"trial_id": "d", "timestamp": 4, "training_iteration": 3, objective: 0.1, "diverged": True}]
     judge: Any = schedulers.scheduler("asha", Budget("rounds", 27), 3, SPACE, goal)
     heard = logs.metric_history(rows, "training_iteration", goal.attribute)
-    schedulers._tell_rungs(judge, Budget("rounds", 27), heard)
+    remember = schedulers.find("asha").remember
+    assert remember is not None
+    remember(judge, Budget("rounds", 27), heard)
     rungs = [(rung, dict(seen)) for rung, seen in judge._brackets[0]._rungs]
     assert rungs == [(27, {}), (9, {"a": sign * 0.5}), (3, {"a": sign * 0.5, "c": sign * 0.6})]
 

@@ -140,6 +140,8 @@ def test_domains_are_converted_as_ray_converts_them() -> None:
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "nsga2", "random"])
 def test_goes_on_after_a_restore_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
+    """Whatever Ray says again of trials that ended; also from a state of 155f0d56, which listed those beside all."""
+
     def made(log: Path | None = None) -> OptunaSearcher:
         made = searchers.searcher(name, Space(RANGES, []), [FIRST], [{"lam": 0.0}], seed=5, study="s", log=log)
         assert isinstance(made, OptunaSearcher)
@@ -152,7 +154,21 @@ def test_goes_on_after_a_restore_as_if_nothing_had_happened(name: str, tmp_path:
     searcher.save(str(tmp_path / "state.pkl"))
     restored = pickle.loads(pickle.dumps(made()))  # Tune unpickles a searcher, then restores its state
     restored.log = tmp_path / "after"
+    if name == "random":
+        state = pickle.loads((tmp_path / "state.pkl").read_bytes())
+        state["_ended_trials"] = {n for n, trial in state["_trials"].items() if trial is None}
+        state["_trials"] = {n: optuna.Trial(state["study"], int(n)) for n in state["_trials"]}
+        (tmp_path / "state.pkl").write_bytes(pickle.dumps(state))
     restored.restore(str(tmp_path / "state.pkl"))
+    ended = {t.user_attrs["trial"]: t for t in restored.study.trials if t.state.is_finished()}
+    assert len(ended) == 10
+    for trial in ended:
+        restored.on_trial_result(trial, {METRIC: 0.9, "round": 5, "training_iteration": 5})
+        restored.on_trial_complete(trial, {METRIC: 0.9, "training_iteration": 6, "complete": True})
+        restored.on_trial_complete(trial, error=True)
+    assert {t.user_attrs["trial"]: t for t in restored.study.trials if t.state.is_finished()} == ended
+    with pytest.raises(KeyError):  # a trial of another search, or from after this state
+        restored.on_trial_complete("never suggested", error=True)
     assert [restored.suggest(f"x{i}") for i in range(4)] == [whole.suggest(f"x{i}") for i in range(4)]
     assert len((tmp_path / "after").read_text().splitlines()) == 4, "suggestions go where the run lies now"
     assert len(restored.study.trials) == 16
