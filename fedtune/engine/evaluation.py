@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtune.core import metrics
 from fedtune.core.draws import Draws, certain
@@ -26,7 +27,7 @@ from fedtune.engine.seed_stack import SeedStack, Work, by_plan, one_after_anothe
 from fedtune.engine.stacked_code import StackedRows
 from fedtune.engine.state import Group, RunSetup, State, received
 from fedtune.experiment import hooks, plans
-from fedtune.experiment.algorithm import Algorithm, Data, Model, Phase
+from fedtune.experiment.algorithm import Data, Model, Phase
 
 
 class Scored(NamedTuple):
@@ -43,6 +44,22 @@ class Scores(NamedTuple):
     sums: dict[str, Tree]
     # by client, if the user's own metrics need them: scores and labels, without padding
     outputs: dict[int, tuple[Tensor, Tensor]]
+
+
+_USES_KEPT: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets whose `predict` uses what clients keep
+
+
+class _KeptUsed(BaseException):
+    """Client code used its client's kept state, which was not passed in because that costs time; it is no error."""
+
+
+class _WithoutKept(Model):
+    """A model whose client's kept state is not passed in until it is used."""
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Not available yet."""
+        raise _KeptUsed
 
 
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
@@ -209,17 +226,18 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
     table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)
     assert table
     adapts, outputs = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
-    if type(s.algorithm).predict is Algorithm.predict:  # it does not look at what clients keep
-        g = g._replace(kept={})
     draws, stand_in = Draws(_score_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
+    everyone = g, runs
     if split == "all" and draws.is_random is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
         model = g.tensors if adapts else received(s, g, down)
-        samples, stand_in = _representatives({"model": model, "down": down, "kept": g.kept}, runs)
+        kept = g.kept if g.net in _USES_KEPT else {}
+        samples, stand_in = _representatives({"model": model, "down": down, "kept": kept}, runs)
         g, runs = g.at(samples), runs[samples]
 
     def one(own: dict[str, Tree], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
-        out = s.algorithm.predict(Model(g.net, **own), rows["x"], received)
+        passes_kept = g.net in _USES_KEPT or not g.kept
+        out = s.algorithm.predict((Model if passes_kept else _WithoutKept)(g.net, **own), rows["x"], received)
         heads = hooks.heads(s.algorithm, out, len(rows["y"]), s.task.classes)
         scores = next(iter(heads.values()))
         result = {"predicted": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
@@ -235,7 +253,7 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
         mine = g._replace(ids=ids, tensors=take(g.tensors, part))
         # after adaptation the tensors include what was received
         tensors = mine.tensors if adapts else received(s, mine, down)
-        own = {"tensors": tensors, "kept": take(g.kept, part)}
+        own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _USES_KEPT else {})
         with among(ids):
             result = of_rows(own, down, {"x": data.x, "y": data.y})
         if s.metrics:
@@ -247,7 +265,11 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
         return {"correct": correct, "loss": loss, "counts": counts}
 
     with client_errors.running(s, g, t):
-        result = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+        try:
+            result = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+        except _KeptUsed:
+            _USES_KEPT[g.net] = None  # from now on clients with different kept state count as different
+            return _score_group(s, *everyone, deployed, split, t)
     return Scores(take(result, stand_in), outputs)
 
 
