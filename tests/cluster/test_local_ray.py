@@ -302,7 +302,8 @@ def test_the_users_token_file_is_used_and_may_go_meanwhile(brief: Path, monkeypa
     """A Ray that finds no token any more waits forever, without a word."""
     mine = brief / "mine"
     mine.write_text("a" * 64)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(mine))
+    # Python's copy alone: threads that Ray has left in this process end it where they find a token's file gone
+    monkeypatch.setattr(os, "environ", os.environ | {"RAY_AUTH_TOKEN_PATH": str(mine)})
     with local_ray.folder() as folder:
         mine.unlink()
         assert Path(os.environ["RAY_AUTH_TOKEN_PATH"]) == folder / "token"
