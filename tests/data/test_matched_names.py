@@ -70,6 +70,15 @@ def test_owners_that_files_number_are_matched_by_name(tmp_path: Path) -> None:
         assert {*f.x[f.train.rows[k, : f.train.counts[k]], 0], *f.x[f.test.rows[k, : f.test.counts[k]], 0]} == {k}
 
 
+@pytest.mark.parametrize("code", [-1, 3])  # -1 is Hugging Face's for a row without a label
+def test_owners_of_a_number_without_a_name_are_no_other_owners(code: int, tmp_path: Path) -> None:
+    table = coded(30, column=OWNER)
+    given = pa.array([code if i % 4 == 3 else owner for i, owner in enumerate(table[OWNER].to_pylist())], pa.int64())
+    parquet.write_table(table.set_column(3, table.schema.field(OWNER), given), tmp_path / "t.parquet")
+    data = loaded(f"{tmp_path}/t.parquet(y='label', owner='owner')")
+    assert data.owner_names == tuple(map(str, sorted({code, 0, 1, 2})))
+
+
 def test_a_feature_that_files_number_is_matched_by_name(tmp_path: Path) -> None:
     folder = hub(tmp_path / "d", coded(30, column="kind"), coded(18, ANIMALS[::-1], "kind"))
     data = loaded(f"{folder}/(y='label')")
