@@ -107,7 +107,7 @@ def report() -> Picture:
     best so far; below, the test accuracy of the best and of the default configuration on five fresh seeds."""
     trials, _, record = example("default")
     final = pd.DataFrame(record["final"]).pivot(index="seed", columns="configuration", values="test_acc") * 100
-    gain = statistics.mean_difference(final["best"], final["default"])
+    gain = statistics.paired(final["best"], final["default"])
     p = Picture(
         370, f"The default search: {len(trials)} trials of GFPL on digits",
         f"validation accuracy of each trial; at the bottom: below {FLOOR} %",

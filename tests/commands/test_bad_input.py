@@ -248,7 +248,7 @@ OTHER_CASES = {
     "resume {tmp}/over --trials 2 --rounds 2": "not allowed with argument",
     "replay {tmp}/nowhere": "run.json is missing or damaged",
     "replay {tmp}/over": "only a search that has suggestions and rounds can be replayed, but",
-    "status {tmp}/" + "a" * 300: "cannot be used: File name too long",
+    "status {tmp}/" + "a" * 300: "is missing or damaged (File name too long)",
     "report {tmp}/over -o " + "a" * 300 + ".html": "cannot be used: File name too long",
     **{
         f"{command} {{tmp}}/old": "old/run.json is of fedtune 0.2.0; run it again, or use the fedtune that wrote it"

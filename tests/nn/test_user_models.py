@@ -125,7 +125,7 @@ def copied(shape, classes):
 def net(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The file's canonical name, registered."""
     path = tmp_path_factory.mktemp("own") / "net.py"
-    ours = inspect.getsource(architectures.mlp) + "\n\n" + inspect.getsource(architectures._numel)
+    ours = inspect.getsource(architectures.mlp)
     path.write_text(SOURCE + ours.replace("Shape", "tuple"))
     return user_files.take(str(path))[0]
 

@@ -118,7 +118,7 @@ def test_how_many_went_on_is_counted_from_the_folder(scheduler: str, known: bool
             (folder / f"x-t{i}").mkdir()
             (folder / f"x-t{i}" / "result.json").write_text("".join(f"{json.dumps(row)}\n" for row in log))
     rungs = overview.rungs(p.folder for p in c.every)
-    assert [tuple(rung) for rung in rungs] == [("round 3", 9, 8), ("round 9", 7, 6), ("round 27", 6, 5)]
+    assert [rung[:3] for rung in rungs] == [("round 3", 9, 8), ("round 9", 7, 6), ("round 27", 6, 5)]
     said = " ".join(method.sentences(c, *outcome_of(c, rungs=rungs)))
     counts = "8 of 9 went on from round 3, 6 of 7 from round 9 and 5 of 6 from round 27."
     assert (f"Of the trials of all searches, {counts}" in said) == known and "one trial in" not in said

@@ -6,14 +6,14 @@ from support.helpers import BATCHNORM, DIGITS, play, random_federation, record_u
 from support.numbers import TIGHT, assert_close_numbers, assert_close_rows, numbers
 from torch.testing import assert_close
 
-from fedtune.engine import seed_stack
 from fedtune.engine.engine import run_rounds
+from fedtune.engine.seed_stack import SeedStack
 
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included() -> None:
     sim = simulate("fedavg", BATCHNORM, random_federation([3, 17, 8]))  # 1, 5 and 2 steps
     seen = record_uploads(sim)
-    sim.state, _ = run_rounds(seed_stack.alone(sim.setup), {0: sim.state})[0]
+    sim.state, _ = run_rounds(SeedStack((sim.setup,)), {0: sim.state})[0]
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]
     for name, t in up["shared"].items():
