@@ -88,6 +88,11 @@ def test_the_final_check_compares_what_reports_the_objective(tmp_path: Path, col
     assert p.goal.first.reported(p.workload.measures.figures({})) == column
 
 
+def test_the_worst_value_of_a_metric_is_what_the_file_says(tmp_path: Path) -> None:
+    worst = planned(algo=file(tmp_path, metrics="[metrics.val_loss]\nworst = 50\n")).workload.measures.worst
+    assert worst("val_loss") == 50 and worst("seconds") is None
+
+
 F1 = "[metrics.f1]\nmode = 'max'\n"
 BOTH = "[metrics.val_acc]\n[metrics.test_acc]"
 REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {  # what the file `own` says; {} stands for its path
