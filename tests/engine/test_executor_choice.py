@@ -19,6 +19,7 @@ from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import user_files
 
 DATA = random_federation([5, 9, 2, 7])
@@ -172,6 +173,12 @@ def test_on_a_gpu_what_can_be_stacked_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(executor_choice, "_faster", lambda *_: pytest.fail("timed"))
     experiment = Experiment(algorithm="fedavg", scenario=SMALL.override(model=own_net("heavy")), device="cuda")
     assert settled(experiment, {}, DATA).executor == "stack"
+
+
+def test_a_record_gives_back_what_was_found() -> None:
+    """A study that is resumed must not choose anew: by its clock it could choose the other one, with other figures."""
+    record = {"options": SearchOptions(algo="fedavg").to_record(), "executor": "loop"}
+    assert SearchOptions.from_record(record).executor == "loop"
 
 
 STATEFUL = """
