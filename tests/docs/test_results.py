@@ -59,7 +59,7 @@ def test_algorithms_are_counted_alike_on_every_page() -> None:
     found = counted["gain"].mean(), *(counted.max() - counted.min())[["default", "tuned"]]
     pages = {file.name: file.read_text() for file in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
     for name in ("README.md", "results.md"):
-        assert f"{len(field)} of the {len(names())} " in pages[name] and re.search(rf"\b{len(counted)} ", pages[name])
+        assert f"{len(field)} of the {len(names())} " in pages[name] and re.search(rf"\b{len(counted)}\b", pages[name])
         assert all(f"{figure:.1f} " in pages[name] for figure in found)
     counts = {int(n) for text in pages.values() for n in re.findall(r"\b([45]\d) (?:built-in )?algorithms", text)}
     assert counts == {len(names()), len(field)}
