@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from fedtune.core.about import page
 from fedtune.user_code import user_errors
 
 _HINTS = (
@@ -18,7 +19,7 @@ _HINTS = (
         r"became NaN or infinite",
         "keep logarithms and divisions away from 0 (clamp(min=1e-12)), or lower the default learning rates and weights",
     ),
-    (r"positional argument", "give the method the arguments that docs/reference/hooks.md lists"),
+    (r"positional argument", f"give the method the arguments that {page('reference/hooks')} lists"),
     (r"KeyError", "an entry of `sends` must be made by `init`, and what `aggregate` reads must be sent by `upload`"),
 )
 

@@ -15,6 +15,7 @@ from fedtune import tracing
 from fedtune.conformance import hints
 from fedtune.conformance.check import ConformanceCheck, Note, RunFailed, Violation, check
 from fedtune.core import randomness
+from fedtune.core.about import page
 from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
 from fedtune.core.process import Streams
@@ -90,7 +91,7 @@ def fits(s: ModelSubject) -> Violation | Note | None:
         net = s.net()
         architectures.require_fit(s.name, net, s.shape, s.dtype)
     except UserError as error:
-        return Violation(_place(error), str(error), "see docs/how-to/model.md")
+        return Violation(_place(error), str(error), f"see {page('how-to/model')}")
     if used := streams.moved(Streams.now()):
         what = f"building the model draws from the process's random stream of {' and '.join(used)}"
         return Violation("", what, "initialise it with torch's random numbers, as torch.nn.init does")

@@ -1,5 +1,6 @@
-"""This package: its version, the format of the files that it writes, and the folder it is installed in."""
+"""This package: its version, the format of the files that it writes, its folder, and where its pages are read."""
 
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,16 @@ VERSION = "0.3.0"
 FORMAT = 4  # the format of records and saved models; increased when older ones can no longer be read
 UNRELEASED = ("0.1.0", "0.2.0")  # versions that were never released
 FOLDER = Path(__file__).parents[1]
+
+
+def page(name: str) -> str:
+    """Where a page of docs/ is read: on the site that the package's publisher names, else in the repository."""
+    try:
+        urls = dict(url.split(", ", 1) for url in metadata("fedtune").get_all("Project-URL", []))
+    except PackageNotFoundError:  # a clone that is not installed
+        urls = {}
+    site = urls.get("Documentation", "").rstrip("/")
+    return f"{site}/{name}.html" if site else f"docs/{name}.md"
 
 
 def require_format(file: Path, number: Any, version: Any) -> None:

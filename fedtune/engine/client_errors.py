@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedtune.core.about import FOLDER
+from fedtune.core.about import FOLDER, page
 from fedtune.core.draws import CannotRepeat, Draws
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.process import Streams
@@ -119,7 +119,7 @@ def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
     except Impure:
         raise OtherNumbers(
             f"recorded steps of {_names(s)} gave other numbers than their code in round {t}; code that says that it is "
-            "pure must depend on its arguments and fields alone and change nothing (docs/reference/hooks.md)"
+            f"pure must depend on its arguments and fields alone and change nothing ({page('reference/hooks')})"
         ) from None
     except PASSING:
         raise

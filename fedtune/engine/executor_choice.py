@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedtune import tracing
+from fedtune.core.about import page
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.process import one_thread
 from fedtune.core.pure import is_declared, is_known
@@ -76,7 +77,7 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
             if own_model and experiment.device == "cpu":
                 found = _faster(model, of_some(max(CLIENTS, 2 * len(members))))
         if why and found != "loop":
-            say(f"note: steps run eagerly, which is slower, because {why}; see docs/reference/hooks.md")
+            say(f"note: steps run eagerly, which is slower, because {why}; see {page('reference/hooks')}")
         return replace(experiment, executor=found)
 
 
@@ -99,7 +100,7 @@ def _try(begin: Begin, own_model: bool) -> str:
         what = f"gives {_short(unsteady)} another value when a round runs again: it remembers something"
         if is_declared(algorithm) and not own_model:
             raise OtherNumbers(
-                f"algorithm {algorithm.__name__} says pure = True, but {what}; {KEEP} (docs/reference/hooks.md)"
+                f"algorithm {algorithm.__name__} says pure = True, but {what}; {KEEP} ({page('reference/hooks')})"
             )
         raise Unstackable(author, what, KEEP)
     for hook in filter(None, (hook_of(g.net) for g in alone.state.groups)):

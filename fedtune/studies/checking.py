@@ -11,6 +11,7 @@ from fedtune.conformance.cases import TINY
 from fedtune.conformance.check import CheckResult, Note, Violation, check, judge
 from fedtune.conformance.models import ModelSubject
 from fedtune.conformance.subject import Subject
+from fedtune.core.about import page
 from fedtune.core.errors import UserError
 from fedtune.core.findings import Finding, summary
 from fedtune.core.process import one_thread
@@ -35,7 +36,7 @@ def spaces(s: Subject) -> Violation | Note | None:
                 space.load(name, Experiment(algorithm=s.name, scenario=Scenario(), preset=preset))
     except UserError as error:
         return Violation(
-            sources.of_name(s.cls, "SPACES"), str(error), "see docs/reference/your-code.md on search spaces"
+            sources.of_name(s.cls, "SPACES"), str(error), f"see {page('reference/your-code')} on search spaces"
         )
     return Note(", ".join(names))
 

@@ -3,13 +3,16 @@
 import fnmatch
 import re
 import tomllib
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from setuptools import find_packages
 
 import fedtune
+from fedtune.core import about
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,3 +58,15 @@ def test_constraints_hold_the_development_tools() -> None:
     known = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().split()}
     for text in project()["project"]["optional-dependencies"]["dev"]:
         assert re.split(r"[\[>]", text)[0].lower() in known, text
+
+
+def test_messages_name_pages_that_are_there_at_the_publishers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "".join(file.read_text() for file in (ROOT / "fedtune").rglob("*.py"))
+    named = set(re.findall(r"\bpage\('(.+?)'\)", code))
+    assert len(named) == 3 and all((ROOT / "docs" / f"{name}.md").is_file() for name in named)
+    published = Message()
+    monkeypatch.setattr(about, "metadata", lambda name: published)
+    assert about.page("how-to/model") == "docs/how-to/model.md"
+    published["Project-URL"] = "Source, https://example.org/code"
+    published["Project-URL"] = "Documentation, https://example.org/fedtune/"
+    assert about.page("how-to/model") == "https://example.org/fedtune/how-to/model.html"

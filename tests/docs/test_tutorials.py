@@ -18,7 +18,7 @@ from fedtune.runs.folder import StudyFolder
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 RUN = {  # words of a page -> what the tests run instead: for time, and so that nobody else is in the way
-    "first-search": {"--name first": "--name first --clients 4 --trials 2 --rounds 4 --final-seeds 2"},
+    "first-search": {"--rounds 15 --trials 16": "--clients 4 --rounds 4 --trials 2 --final-seeds 2"},
     "your-data": {"--trials 12": "--trials 4 --max-concurrent 2 --final-seeds 2"},
     "your-algorithm": {
         "--rounds 10 --trials 8 --name fair": "--rounds 3 --trials 2 --final-seeds 0 --name fair",
