@@ -217,6 +217,15 @@ def test_what_a_run_knew_of_a_functions_arrays_is_held_against_them_when_it_goes
         made(scenario)
 
 
+@pytest.mark.parametrize(
+    ("returned", "got"), [("{'x': 1, 'z': 2}", r"\['x', 'z'\]"), ("[1]", "a list"), ("3", "a int")]
+)
+def test_a_function_that_returns_something_else_is_told_what(tmp_path: Path, returned: str, got: str) -> None:
+    (tmp_path / "code.py").write_text(f"def make():\n    return {returned}\n")
+    with pytest.raises(UserError, match=f"code.py:make must return .* but returned {got}$"):
+        made(taken(f"{tmp_path}/code.py:make", "iid", clients=4))
+
+
 def test_a_data_set_of_an_installed_package_is_one_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("ourwards", "support.user_data:wards", "fedtune.datasets")
     monkeypatch.setattr(entry_points, "_points", lambda group: {"ourwards": (point,)} if group == "datasets" else {})

@@ -68,7 +68,7 @@ def test_an_algorithm_against_itself(name: str, capsys: pytest.CaptureFixture[st
         grace = ["--grace", "14"] * name.startswith("GFPL")
         line = [files[0], "--against-itself", "--searches", "30", "--fresh", files[1], *words.split(), *grace]
         assert simulate.main(line) == 0
-        said = capsys.readouterr().out
+        said = capsys.readouterr().out.replace("│", " ")
         rows += [re.findall(r"([\d.]+)%", row) for row in re.findall(r"^ +[123] +[39] .*%.*$", said, re.M)]
         reached += re.findall(r"what searches choose reaches ([\d.]+) % on fresh seeds", said)
     of = [[float(x) for x in row] for row in (rows[0], *rows[1:4], rows[6])]
@@ -92,6 +92,6 @@ def test_equals(where: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = [[str(TABLES / f"{kind}{name}.parquet") for name in names] for kind in ("", "fresh-")]
     words = "--against-itself --searches 30 --compare-searches 2,3,5 --fresh-seeds 3 --choose-seeds 1,3 --shift 1,2"
     assert simulate.main([*files[0], *words.split(), "--fresh", *files[1]]) == 0
-    rows = re.findall(r"^ +[235] +3 +[\d.]+% .*%.*$", capsys.readouterr().out, re.M)
+    rows = re.findall(r"^ +[235] +3 +[\d.]+% .*%.*$", capsys.readouterr().out.replace("│", " "), re.M)
     found = [[float(x) for x in re.findall(r"([\d.]+)%", row)[1:]] for row in rows]
     assert found == [of for name, of in EQUALS.items() if name.startswith(where)]
