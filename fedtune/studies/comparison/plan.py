@@ -103,9 +103,8 @@ class ComparisonPlan:
         """The scenario for the record; empty if there are only programs."""
         for p in self.plans.values():
             if isinstance(w := p.workload, Experiment):
-                scenario = dataclasses.asdict(
-                    dataclasses.replace(w, preset="").resolve({})[1]
-                )  # not the preset's values
+                _, given = dataclasses.replace(w, preset="").resolve({})  # without the preset's values
+                scenario = dataclasses.asdict(given)
                 return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": w.preset}
         return {}
 
