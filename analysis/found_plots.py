@@ -73,7 +73,7 @@ def found(
     if checked:
         _fresh(figure, final, objective)
     hidden = int((at != value).sum())
-    note = f"{hidden} at the edge are far worse, or have no value" if hidden else ""
+    note = f"at the edge: {hidden} far worse or without a value" if hidden else ""
     return finish(figure, title, note, height=430 if checked else 300, legend=1)
 
 
