@@ -12,6 +12,7 @@ the figure, the figure says so.  Those of an Optuna study are Optuna's own.
 from fedtune.analysis.comparison_plots import by_budget, comparison
 from fedtune.analysis.cost_plots import accuracy_communication, best_so_far
 from fedtune.analysis.curve_plots import learning_curves
+from fedtune.analysis.found_plots import found
 from fedtune.analysis.hyperparameter_plots import effect, interaction
 from fedtune.analysis.importances import RESAMPLES, Importance, mattered, pooled, study
 from fedtune.analysis.model_plots import communication_by, embedding, per_client
@@ -30,6 +31,7 @@ __all__ = [
     "contour",
     "effect",
     "embedding",
+    "found",
     "importance",
     "interaction",
     "learning_curves",

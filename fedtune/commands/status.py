@@ -43,7 +43,6 @@ def shown(status: Status, name: str = "") -> Group:
     name: that of the folder of one of a comparison's searches.
     """
     from rich.console import Group
-    from rich.table import Table
 
     from fedtune.runs.overview import ComparisonStatus, SearchStatus
 
@@ -55,9 +54,5 @@ def shown(status: Status, name: str = "") -> Group:
         return Group(lines)
     if status.best is None:
         return Group(lines, "no round was reported yet")
-    table = Table(title=f"{whose}{status.best.title}", title_justify="left", box=None)
-    for i, column in enumerate(status.best.columns):
-        table.add_column(column, justify="left" if i < 2 else "right")
-    for row in status.best.rows:
-        table.add_row(*row)
-    return Group(lines, table)
+    best = status.best
+    return Group(lines, terminal.AnyWidth(best.columns, best.rows, best.columns[:2], f"{whose}{best.title}"))

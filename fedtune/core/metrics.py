@@ -166,6 +166,11 @@ def limits(name: str) -> tuple[float, float]:
     return (0.0, 1.0) if share else (-math.inf, math.inf)
 
 
+def is_share(name: str) -> bool:
+    """Whether a metric is a share of rows, which a page gives in percent: accuracies with their spread, and F1."""
+    return name.startswith(("val_acc", "test_acc")) or name in ("val_f1", "test_f1")
+
+
 def worst(name: str) -> float | None:
     """The worst possible value of a metric; None if there is none."""
     return METRICS[name].worst if name in METRICS else None

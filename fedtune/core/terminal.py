@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
     from rich.progress import Progress
+    from rich.table import Table
 
 CELL = "JPY_PARENT_PID"  # set in the environment of processes that a notebook's cell starts
 WORD = 250  # characters of a path or a name that a message shows in full
@@ -145,14 +146,85 @@ def progress(title: str) -> Progress:
 
 def say_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> None:
     """Print a table, whose first column holds words, as do those in `left`; the others hold numbers."""
-    from rich.table import Table
+    names = list(columns)
+    console().print(AnyWidth(names, list(rows), {*names[:1], *left}, title, box=True))
 
-    table = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i and column not in left else "left", no_wrap=not i)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+
+class AnyWidth:
+    """A table of which no number is cut: where it does not fit, without some columns, or with rows under each other."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        words: Collection[str],
+        title: str = "",
+        optional: Collection[str] = (),
+        box: bool = False,
+    ) -> None:
+        """words: the columns that hold words; the others hold numbers.  optional: those that may be left out."""
+        self.columns, self.rows, self.words, self.title, self.box = columns, rows, words, title, box
+        self.optional = [i for i, column in enumerate(columns) if column in optional]
+
+    def __rich_console__(self, console: Console, options: Any) -> Iterator[RenderableType]:
+        """The table as this width can hold it."""
+        shown, width = list(range(len(self.columns))), options.max_width
+        spare = self.optional.copy()
+        while self._width(shown) > width and spare:
+            shown.remove(spare.pop())
+        if self._width(shown) <= width:
+            yield self._table(shown, width)
+            if left_out := len(self.columns) - len(shown):
+                yield f"{several(left_out, 'column')} more in a wider terminal"
+            return
+        yield from filter(None, [self.title, *(line for row in self.rows for line in self._stacked(row, width))])
+
+    def _least(self, i: int, whole: bool = False) -> int:
+        """The characters of a column that must stay together.  whole: those of its widest cell and heading."""
+        name, cells = self.columns[i], [str(row[i]) for row in self.rows]
+        parts = [name, *cells] if whole else name.split() + (" ".join(cells).split() if name in self.words else cells)
+        return max(map(len, parts), default=0)
+
+    def _width(self, shown: Sequence[int], whole: bool = False) -> int:
+        lines = 3 * len(shown) + 1 if self.box else 2 * len(shown)  # between columns
+        return sum(self._least(i, whole) for i in shown) + lines
+
+    def _table(self, shown: Sequence[int], width: int) -> Table:
+        from rich.table import Table
+
+        look: dict[str, Any] = {} if self.box else {"box": None, "pad_edge": False}
+        table = Table(title=self.title or None, title_justify="left", **look)
+        fits = self._width(shown, whole=True) <= width
+        for i in shown:
+            is_word = self.columns[i] in self.words
+            fixed = None if fits or is_word else self._least(i)
+            table.add_column(self.columns[i], justify="left" if is_word else "right", width=fixed)
+        for row in self.rows:
+            table.add_row(*(row[i] for i in shown))
+        return table
+
+    def _stacked(self, row: Sequence[str], width: int) -> Iterator[str]:
+        line = str(row[0])
+        for name, cell in zip(self.columns[1:], row[1:], strict=True):
+            if cell and len(line) + len(name) + len(cell) + 3 > width:
+                yield line
+                line = ""
+            line += f"  {name} {cell}" if cell else ""
+        yield line
+
+
+def shortened(names: Sequence[str], most: int = 12) -> list[str]:
+    """Names cut in the middle to so many characters, or to as many more as tell them apart.
+
+    >>> from fedtune.core.terminal import shortened
+    >>> shortened(["optimizer.learning_rate", "optimizer.weight_decay", "lr"])
+    ['optimi…_rate', 'optimi…decay', 'lr']
+    """
+    for keep in range(most, max(map(len, names), default=0)):
+        cut = [n if len(n) <= keep else f"{n[: keep // 2]}…{n[keep // 2 + 1 - keep :]}" for n in names]
+        if len({*cut}) == len({*names}):
+            return cut
+    return list(names)
 
 
 def short(value: Any) -> str:

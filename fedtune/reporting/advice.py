@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 from scipy import special
 
 from fedtune.analysis.plots import RESAMPLES, Importance
-from fedtune.core.statistics import EQUAL, number
+from fedtune.core.statistics import EQUAL, gained
 from fedtune.core.terminal import several, short
 from fedtune.reporting import findings
 from fedtune.reporting.findings import Findings
@@ -51,17 +52,6 @@ def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
 def surely_first(importance: Importance) -> bool:
     """Whether it can be told which hyperparameter mattered most."""
     return importance.first >= SURE * RESAMPLES
-
-
-def mattered(importance: Importance | None) -> str:
-    """Which hyperparameter mattered most among the trials, and how sure that is; "" where it cannot be told."""
-    if not importance or not surely_first(importance):
-        return ""
-    name, share = next(iter(importance.shares.items()))
-    return (
-        f"and {name} mattered most: {100 * share:.0f} % of the variance between {several(importance.trials, 'trial')} "
-        f"(fANOVA; it ranks first in {importance.first} of {RESAMPLES} resamples of the trials)"
-    )
 
 
 def matters_little(f: Findings, importance: Importance | None) -> list[str]:
@@ -124,7 +114,8 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     if len(stand) > 1:  # trials that were trained on more seeds, the best first
         gap, runner_up, seeds = stand[1][0] - stand[0][0], stand[1][1], seeds + int(f.record["choose_seeds"]) - 1
         todo, option = "Choose among the best", "--choose-seeds"
-    behind = f"The runner-up (trial {runner_up}) is {number(gap, '.4f')} behind"
+    apart = partial(gained, first.name, sign="")
+    behind = f"The runner-up (trial {runner_up}) is {apart(gap)} behind"
     if one_seed is None:
         why = f"{behind}. Whether that is more than chance cannot be told"
         if f.check and f.check.seeds > 1:
@@ -132,7 +123,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
         again = command_again(f.record, "--final-seeds", "5")
         return [Advice("Check on fresh seeds", f"{why} without a check on two or more fresh seeds.", again)]
     half, advice = one_seed / math.sqrt(seeds), []
-    chance = f"as much as {number(half, '.4f')} can be chance"
+    chance = f"as much as {apart(half)} can be chance"
     if gap < half:
         needed = (one_seed / gap) ** 2 if gap > 0 else math.inf
         why = f"{behind}, and {chance} on {several(seeds, 'seed')}"
@@ -144,7 +135,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
             advice.append(Advice(f"{todo} on {count}", f"{why}: about {count} per trial would tell them apart.", again))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
-    brought = number(gain, ".4f")
+    brought = apart(gain)
     if gain > half:
         why = f"The best of {trials} is {brought} better than half as many can be expected to find, where {chance}: "
         advice.append(Advice("Give more trials", f"{why}twice as many may bring as much again.", _more(f)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
+from fedtune.core.metrics import METRICS, is_share
 from fedtune.core.objectives import parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
-COSTS = {  # what the best so far is shown against, and how to read that
-    "rounds": ("rounds", "If the line has been flat for long, more trials would hardly improve the result."),
-    "mb": (
-        "megabytes",
-        "The same against what all clients sent and received: the communication that the search would cost in reality.",
-    ),
-    "seconds": ("seconds", "The same against computing time."),
-}
+SHARES = {"accuracy", "val. accuracy there", *(m.label for name, m in METRICS.items() if is_share(name))} - {""}
 TOP = 24  # pixels above the axes, where the figure's title was
 
 
@@ -41,18 +35,24 @@ class Shown(NamedTuple):
     sentence: str
     spec: str  # JSON of its data and layout; "" if it could not be drawn
     why: str
-    tab: str = ""  # the heading that it stands under
 
 
-def of_search(f: Findings, study: Study | None, importance: plots.Importance | None) -> list[Shown]:
-    """The figures of a search, the most useful first.  study: of all its trials.  importance: what mattered there."""
-    tabs = {
-        "Hyperparameters": _hyperparameters(f, study, importance),
-        "Progress": _progress(f),
-        "Trade-offs": _fronts(f),
-        "Clients": _clients(f),
+def of_search(f: Findings, study: Study | None, importance: plots.Importance | None) -> dict[str, list[Shown]]:
+    """The figures of a search, by what they tell.  study: of all its trials.  importance: what mattered there."""
+    return {
+        "found": [_found(f)] if len(f.trials) else [],
+        "sure": _clients(f),
+        "mattered": _hyperparameters(f, study, importance),
+        "trials": [*_progress(f), *_fronts(f)],
     }
-    return [shown._replace(tab=tab) for tab, figures in tabs.items() for shown in figures]
+
+
+def _found(f: Findings) -> Shown:
+    sentence = f"Each mark is a trial's last {f.in_words}; the star is the best, the line the best finished one so far."
+    below = " Below: the best and the default configuration on fresh seeds, with means and 95 % intervals."
+    best, runs = "" if f.best is None else str(f.best["trial"]), f.check.runs if f.check else None
+    make = partial(plots.found, f.trials, f.goal.first, best, runs)
+    return drawn("What the trials found", make, sentence + below * (runs is not None))
 
 
 def _sampled(shown: Shown, f: Findings) -> Shown:
@@ -71,11 +71,6 @@ def _progress(f: Findings) -> list[Shown]:
     )
     return [
         _sampled(curves, f),
-        *(
-            drawn(f"Best so far against {word}", partial(plots.best_so_far, f.rounds, unit, f.trials, first), sentence)
-            for unit, (word, sentence) in COSTS.items()
-            if unit != "mb" or f.sends
-        ),
         drawn(
             "Rungs",
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit_of(f.record), first.name),
@@ -163,6 +158,9 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
             return Shown(title, note, sentence, "", _plain(" ".join(a.text for a in figure.layout.annotations)))
         height, top = figure.layout.height or 450, figure.layout.margin.t or 100
         figure.update_layout(title=None, height=height - top + TOP, margin={"t": TOP})
+        for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+            if axis.title.text in SHARES:
+                axis.tickformat = "~%"
         spec = figure.to_json()
     except Exception as error:  # a run can be in any state, and Optuna has its own reasons
         return Shown(name, "", sentence, "", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")

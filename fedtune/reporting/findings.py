@@ -76,6 +76,11 @@ class Findings:
         return math.nan if self.best is None else float(self.best[self.goal.first.column])
 
     @property
+    def scored(self) -> str:
+        """The best trial's objective, in words."""
+        return f"{self.in_words} {statistics.figure(self.goal.first.name, self.score)}"
+
+    @property
     def in_words(self) -> str:
         """The objective's name in words."""
         return _in_words(self.goal.first.name)
@@ -114,7 +119,7 @@ class Findings:
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
             rows.append((symbol, best, default, space.get(n, ""), hp.help if hp else ""))
-        columns = ("hyperparameter", "best", "default", "searched", "what it is")
+        columns = ("hyperparameter", "best", "default", "range", "what it is")
         return TextTable(f"Best configuration (trial {self.best['trial']})", columns, rows, (columns[0], *columns[3:]))
 
     @property
@@ -132,7 +137,7 @@ class Findings:
         name, value = next(iter(figures.items()))
         used = "reported and never used" if name not in self.goal.names else "which has selected it"
         at = f" in round {figures['test_round']}" if "test_round" in figures else ""
-        return f"{_in_words(name)} {value:.4f}{at}, {used}"
+        return f"{_in_words(name)} {statistics.figure(name, value)}{at}, {used}"
 
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
@@ -140,6 +145,10 @@ class Findings:
         if self.best is None or not self.check or name not in self.check.runs:
             return math.nan
         return self.score - statistics.mean(self.check.of("best", name)).mean
+
+    def gap_text(self) -> str:
+        """That difference in words."""
+        return statistics.gained(self.goal.first.name, self.gap(), sign="+")
 
     def run_command(self) -> str:
         """The command that trains the best configuration again."""
@@ -154,11 +163,15 @@ class Findings:
             data = None
         return shlex.join(["fedtune", "run", "--config", str(file), *(["--data-dir", data] if data else [])])
 
+    def first_warnings(self) -> list[str]:
+        """What to know before you read on: that it is not over, and that it has selected on test rows."""
+        on_test = [sentence(line, [self.record["algorithm"]]) for line in verdict.on_test_rows(self.record)]
+        return [*on_test, *of_state(self.run, self.state, self.record)]
+
     def warnings(self) -> list[str]:
-        """The caveats: what to know before you trust the result."""
-        of_program = [*verdict.on_test_rows(self.record), *verdict.unseeded(self.record)]
-        lines = [sentence(line, [self.record["algorithm"]]) for line in of_program]
-        return [*lines, *of_state(self.run, self.state, self.record), *_of_check(self), *_of_trials(self)]
+        """The other caveats: what to know before you trust the result."""
+        lines = [sentence(line, [self.record["algorithm"]]) for line in verdict.unseeded(self.record)]
+        return [*lines, *_of_check(self), *_of_trials(self)]
 
 
 def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
@@ -187,7 +200,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         yaml=text,
         scenario=str(best_file.get("scenario") or record.get("scenario_name", "")),
         default=record.get("defaults", {}),
-        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True)) if rows else None,
+        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True), True) if rows else None,
     )
 
 

@@ -60,7 +60,7 @@ const report = (() => { // what a page shows; a live page shows it again and aga
   // on paper every figure of a search that is not folded away, at the paper's width, two on a page
   let folded = [];
   window.addEventListener("beforeprint", () => {
-    folded = [...document.querySelectorAll("details.tab:not([open])")];
+    folded = [...document.querySelectorAll("details.part:not([open])")];
     for (const tab of folded) tab.open = true;
     if (!window.Plotly) return; // not unpacked yet
     for (const box of boxes().filter((b) => !b.closest("details:not([open])"))) {

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedtune.analysis import frames, plots
 from fedtune.core.objectives import ACCURACY
-from fedtune.core.statistics import number
+from fedtune.core.statistics import figure, number, unit_of
 from fedtune.core.terminal import several, short
 from fedtune.reporting import advice, findings, provenance, sampling
 from fedtune.reporting import figures as report_figures
@@ -40,7 +40,6 @@ class Section:
     state: str  # finished, running, interrupted, …
     lead: str  # the result in a sentence, and how sure it is
     tables: list[TextTable]
-    figures: list[Shown]
     provenance: Provenance
     advice: list[Advice]
     is_comparison: ClassVar[bool]
@@ -51,6 +50,7 @@ class SearchSection(Section):
     """A search's part of the page."""
 
     findings: Findings
+    figures: dict[str, list[Shown]]  # by what they tell
     trials: TextTable
     choice: TextTable | None  # trials that were trained on more seeds before one was named
     is_comparison = False
@@ -60,6 +60,7 @@ class SearchSection(Section):
 class Comparison(Section):
     """A comparison's part of the page."""
 
+    figures: list[Shown]
     command: str
     warnings: list[str]
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
@@ -87,14 +88,14 @@ def read(
 def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
     study = plots.study(f.run)
     importance = plots.mattered(study)
-    checked = [f.check.table(), f.check.spread()] if f.check else []
+    checked = [f.check.table(), f.check.spread()] if f.check and f.best is not None else []
     return SearchSection(
         anchor=anchor,
         name=f.name,
         title=f.title,
         state=f.state,
-        lead=_lead(f, advice.mattered(importance)),
-        tables=[f.answer(), *(TextTable(*t, words=t[1][:1]) for t in checked)] if f.best is not None else [],
+        lead=_lead(f),
+        tables=[TextTable(*t, words=t[1][:1]) for t in checked],
         findings=f,
         figures=report_figures.of_search(f, study, importance),
         trials=_trials(f, logs),
@@ -104,15 +105,16 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
     )
 
 
-def _lead(f: Findings, mattered: str) -> str:
-    """What tuning gained, what mattered, and how sure both are, in a sentence."""
+def _lead(f: Findings) -> str:
+    """What tuning gained, and how sure that is, in a sentence."""
     if f.best is None:
-        return f"Nothing was found: {f.nothing}."
-    more = f", {mattered}" if mattered else ""
+        return f"Nothing was found{' yet' if f.state in findings.OPEN else ''}: {f.nothing}."
     if f.check:
-        return f"{f.check.verdict()}{more}."
-    best = f"{f.in_words} {f.score:.4f} after {several(f.best['rounds'], 'round')}"
-    return f"Best so far in the search: {best}{more}. It has not been checked on other seeds."
+        means = [figure(f.check.column, f.check.of(n).mean(skipna=False)) for n in f.check.names]
+        both = f": {means[0]} against {means[1]}" if len(means) > 1 and "–" not in means else ""
+        return f"{f.check.verdict()}{both}."
+    after = f"{f.scored} after {several(f.best['rounds'], 'round')}"
+    return f"The best of {several(len(f.trials), 'trial')} has {after}, which has not been checked on fresh seeds."
 
 
 def _choice(f: Findings) -> TextTable | None:
@@ -120,9 +122,10 @@ def _choice(f: Findings) -> TextTable | None:
         return None
     each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
     names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
-    figures = pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
-    text = [[r["trial"], *(number(v, ".4f") for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
-    caption = f"The best finished trials on more seeds: {f.in_words}, last round"
+    scale, form, unit = unit_of(f.goal.first.name, percent=True)
+    figures = scale * pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
+    text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
+    caption = f"The best finished trials on more seeds: {f.in_words}{unit and ' in %'}, last round"
     return TextTable(caption, names, text, (names[0], names[-1]))
 
 
@@ -150,7 +153,12 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
     optional = {"last_val_acc", "last_test_acc", "best_val_acc", "comm_mb"} - {first.column}
     lacking = {c for c in optional if len(some) and some[c].isna().all()}
     columns = [column for column in columns if column[1] in some and column[1] not in lacking]
-    cells = [[_cell(v, digits) for v in some[source]] for _, source, digits in columns]
+    scales = [unit_of(source.removeprefix("last_").removeprefix("best_"), percent=True) for _, source, _ in columns]
+    cells = [
+        [_cell(scale * v if unit else v, 2 if unit else digits) for v in some[source]]
+        for (_, source, digits), (scale, _, unit) in zip(columns, scales, strict=True)
+    ]
+    columns = [(f"{c[0]}{unit}", c[1], c[2]) for c, (*_, unit) in zip(columns, scales, strict=True)]
     best = cells[0].index(f.best["trial"]) if f.best is not None and f.best["trial"] in cells[0] else None
     cells[0] = [link(trial, (logs or {}).get(trial)) for trial in cells[0]]
     words = [name for name, source, _ in columns if some[source].infer_objects().dtype.kind not in "iuf"]
@@ -177,7 +185,7 @@ def _glance(part: SearchSection | Comparison) -> list[str]:
     if isinstance(part, Comparison):
         return ["", "", *part.best]
     f = part.findings
-    best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
+    best = "" if f.best is None else f.scored
     return [
         str(len(f.trials)),
         best,

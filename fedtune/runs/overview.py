@@ -177,7 +177,7 @@ class Reader:
             rounds=rounds,
             counts=counts,
             rungs=[_rung(rung, budget, rows, how, goal.first) for rung in rungs],
-            best=_best(rows, how, rounds, set(record["space"]), goal, tested),
+            best=_best(rows, how, rounds, set(record["space"]), goal, tested, budget),
             workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
             says=_last_lines(files, how),
         )
@@ -267,12 +267,9 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], obj
 
 
 def _best(
-    rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], goal: Goal, tested: bool
+    rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], goal: Goal, tested: bool, budget: Budget
 ) -> BestTrials | None:
-    """The trials with the best last value of the objective; None before the first round.
-
-    Trials that break a constraint, or would at their end, come after the others, and diverged ones last.
-    """
+    """The trials with the best last value of the objective; None before the first round."""
     objective, constraints = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
@@ -281,24 +278,46 @@ def _best(
     reported = dict.fromkeys([*[objective.tested] * has_tested, *["test_acc"] * tested])
     columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(constraints), *names]
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, WORST)) < WORST}
-
-    def keeps(row: Row) -> bool:  # the constraints; of a running trial, whether it would at its end
-        return not any(excess > 0 for excess in row.get(EXCESSES) or ())
-
-    def place(trial: str) -> tuple[bool, bool, float, float]:  # the validation loss breaks ties, as in the choice
-        row = last[trial]
-        loss = float(row.get("val_loss", WORST))
-        return how.get(trial) == "diverged", not keeps(row), -objective.sign * row[key], loss
-
     lines = []
-    for trial in sorted(last, key=place)[:SHOWN]:
+    for trial in in_order(last, how, goal, budget)[:SHOWN]:
         row = last[trial]
         figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
-        kept = [["no", "yes"][keeps(row)]] * bool(constraints)
+        kept = [["no", "yes"][_keeps(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
         lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
     return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines) if last else None
+
+
+def in_order(last: Mapping[str, Row], how: Mapping[str, str], goal: Goal, budget: Budget) -> list[str]:
+    """Trials by their last rows: those of `chosen` first, then others, those that break a constraint, diverged ones."""
+    first = chosen(last, how, goal, budget)
+
+    def place(trial: str) -> tuple[bool, bool, float, float]:
+        return how.get(trial) == "diverged", not _keeps(last[trial]), *_worth(last[trial], goal)
+
+    return [*first, *sorted((t for t in last if t not in first), key=place)]
+
+
+def chosen(last: Mapping[str, Row], how: Mapping[str, str], goal: Goal, budget: Budget) -> list[str]:
+    """The trials that could be named if the search ended now, the best first, as `tables.best_trials` has it.
+
+    The finished ones, or else those that trained longest, if they keep the constraints.  last: rows with a value.
+    """
+    fine = [t for t in last if how.get(t) not in ("diverged", "failed")]
+    used = {t: last[t].get(budget.attribute, 0) for t in fine}
+    longest = [t for t in fine if how.get(t) == "finished"] or [t for t in fine if used[t] == max(used.values())]
+    return sorted(filter(lambda t: _keeps(last[t]), longest), key=lambda t: _worth(last[t], goal))
+
+
+def _worth(row: Row, goal: Goal) -> tuple[float, float]:
+    """What trials are sorted by, the best first: the objective; the validation loss breaks ties."""
+    return -goal.first.sign * row[goal.first.attribute], float(row.get("val_loss", WORST))
+
+
+def _keeps(row: Row) -> bool:
+    """Whether a trial keeps the constraints; of a running one, whether it would at its end."""
+    return not any(excess > 0 for excess in row.get(EXCESSES) or ())
 
 
 def _tested(rows: list[Row], name: str) -> str:

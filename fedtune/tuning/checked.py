@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedtune.core import statistics
-from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
-from fedtune.core.statistics import interval, number
+from fedtune.core.statistics import figure, gained, number, unit_of
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
 
@@ -26,6 +25,7 @@ SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_balanced": "balanced",
     "test_f1": "macro F1",
 }
+LOWEST = "test_acc_lowest"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class FinalCheck:
     runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason and other metrics
     objective: Objective = ACCURACY  # what was searched for
     repeatable: bool = True  # whether runs have seeds; otherwise they are repetitions
+    percent: bool = False  # whether shares are given in percent, as on a page
 
     @property
     def column(self) -> str:
@@ -80,7 +81,7 @@ class FinalCheck:
         values = self.of(name, column)
         if not column and (lost := int(values.isna().sum())):
             return f"{self.loss_word(name)} in {lost} of {len(values)}"
-        return interval(*statistics.mean(values), ".4f", within=limits(column or self.column))
+        return figure(column or self.column, *statistics.mean(values), self.percent)
 
     @property
     def paired(self) -> statistics.Difference:
@@ -89,7 +90,7 @@ class FinalCheck:
 
     def difference(self) -> str:
         """The paired difference with its interval, in words."""
-        return interval(self.paired.mean, self.paired.half, "+z.4f")
+        return gained(self.column, self.paired.mean, self.paired.half, self.percent)
 
     def verdict(self) -> str:
         """What was gained and how sure that is, as the first half of a sentence."""
@@ -122,7 +123,10 @@ class FinalCheck:
     def spread(self) -> Table:
         """Means over seeds of how test accuracy is spread over clients; without rows where that is not known."""
         columns = {c: text for c, text in SPREAD.items() if c in self.runs and "test_acc_std" in self.runs}
-        rows = [[n, *(number(self.of(n, c).mean(), ".4f") for c in columns)] for n in self.names if columns]
+        if LOWEST in columns and self.runs[LOWEST].equals(self.runs["test_acc_worst10"]):  # of ten clients at most
+            del columns[LOWEST]
+        of = {n: [self.of(n, c).mean() for c in columns] for n in self.names if columns}
+        rows = [[n, *(figure(*v, percent=self.percent) for v in zip(columns, of[n], strict=True))] for n in of]
         caption = "Test accuracy over clients and classes, means of the same runs"
         return caption, ["configuration", *columns.values()], rows
 
@@ -130,18 +134,18 @@ class FinalCheck:
         """Mean with interval, each seed, and megabytes a run: of each configuration, and of their difference."""
         costs = "comm_mb" in self.runs
         mb = {n: number(self.of(n, "comm_mb").mean(), ".2f") if costs else "" for n in self.names}
-        rows = [[n, self.text(n), _listed(self.of(n), self.ends(n)), mb[n]] for n in self.names]
+        rows = [[n, self.text(n), self._listed(self.of(n), self.ends(n)), mb[n]] for n in self.names]
         for n in self.names if self.column != "test_acc" and "test_acc" in self.runs else ():
-            each = _listed(self.of(n, "test_acc"), self.ends(n))
+            each = self._listed(self.of(n, "test_acc"), self.ends(n), "test_acc")
             rows.append([f"{n}: test accuracy", self.text(n, "test_acc"), each, ""])
         if len(self.names) > 1:
             how = "best − default, by seed" if self.repeatable else "best − default"
-            rows.append([how, self.difference(), _listed(self.each, self.ends(*self.names), "+"), ""])
+            rows.append([how, self.difference(), self._listed(self.each, self.ends(*self.names), sign="+"), ""])
         columns = ["configuration", "mean ± 95 % interval", f"each {'seed' if self.repeatable else 'repetition'}"]
         columns += ["MB a run"] * costs
         return f"{self.what} {self.on_all}, last round", columns, [row[: len(columns)] for row in rows]
 
-
-def _listed(values: pd.Series, ends: pd.Series, sign: str = "") -> str:
-    each = ((v, ends.get(seed)) for seed, v in values.items())
-    return "  ".join(str(how) if math.isnan(v) else number(v, f"{sign}.4f") for v, how in each)
+    def _listed(self, values: pd.Series, ends: pd.Series, column: str = "", sign: str = "") -> str:
+        scale, form, _ = unit_of(column or self.column, self.percent)
+        each = ((scale * v, ends.get(seed)) for seed, v in values.items())
+        return "  ".join(str(how) if math.isnan(v) else number(v, f"{sign}{form}") for v, how in each)

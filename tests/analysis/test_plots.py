@@ -277,6 +277,22 @@ def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path
     assert all("finished trials, but there are 1" in says(figure(few)) for figure in drawn)
 
 
+def test_what_a_search_found_is_each_trial_in_order_in_percent_with_the_best_finished_one_so_far() -> None:
+    values, how = [0.5, 0.9, 0.6, 0.95, 0.7, math.nan], ["finished"] * 3 + ["stopped", "finished", "diverged"]
+    trials = pd.DataFrame({"trial": list("abcdef"), "status": how, "last_val_acc": values})
+    final = pd.DataFrame({"configuration": ["best"] * 2 + ["default"] * 2, "test_acc": [0.9, 0.8, 0.6, 0.6]})
+    figure = plots.found(trials, best="b", final=final)
+    finished, stopped, diverged, so_far, best, _, default, _, tuned = figure.data
+    assert list(finished.x) == [1, 2, 3, 5] and list(finished.y) == pytest.approx([50, 90, 60, 70])
+    assert (stopped.x[0], stopped.y[0]) == (4, 95) and (diverged.x[0], diverged.y[0]) == (6, 50)
+    assert list(so_far.y) == pytest.approx([50, 90, 90, 90, 90, 90]) and (best.x[0], best.y[0]) == (2, 90)
+    assert (default.x[0], tuned.x[0]) == (
+        pytest.approx(60),
+        pytest.approx(85),
+    ) and "[%]" in figure.layout.xaxis2.title.text
+    assert tuned.error_x.array[0] == pytest.approx(15)  # cut at 100 %
+
+
 def test_the_best_so_far_stands_at_what_all_trials_had_used() -> None:
     for unit, each in (("rounds", 1), ("mb", 2), ("seconds", 1)):
         line, tested = plots.best_so_far(ROUNDS, unit).data

@@ -158,19 +158,22 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     order = [
         "fedproto on digits-w4",
         "On 3 fresh seeds the tuned",
+        "What 14 trials found",
         "Best configuration",
+        "How sure is that? 4 caveats",
+        "Which hyperparameters mattered, and what to try next",
+        "All trials 14 trials: 10 finished",
+        "Run it again",
         "fedtune run",
-        "Figures",
-        "Trials 14",
     ]
     places = [text.index(word) for word in [*order, "Where the numbers come from"]]
     assert places == sorted(places)
-    half = 4.302653 * 0.02 / 3**0.5
+    half = 4.302653 * 2 / 3**0.5
     equal = "the tuned configuration does not differ significantly from the default"
-    gained = f"{equal} (+0.0400 ± {half:.4f} in test accuracy, 95 % interval)"
+    gained = f"{equal} (+4.00 ± {half:.2f} points in test accuracy, 95 % interval): 94.00 % against 90.00 %."
     assert f"On 3 fresh seeds {gained}" in text
-    assert f"best 0.9400 ± {half:.4f} 0.9200 0.9400 0.9600 1.50 default 0.9000 ± 0.0000" in text
-    assert "validation accuracy 0.9500 after 6 rounds" in text and "a selection gap of +0.0200" in text
+    assert f"best 94.00 ± {half:.2f} % 92.00 94.00 96.00 1.50 default 90.00 ± 0.00 %" in text
+    assert "validation accuracy 95.00 % after 6 rounds" in text and "a selection gap of +2.00 points" in text
     assert "14 trials: 10 finished, 2 stopped, 1 diverged, 1 failed" in text
     assert re.search(r"lam \(λ\) 49 1 0\.1..50 log", text)
     assert "lam = 49, at the upper end of the searched 0.1..50 log" in text
@@ -198,7 +201,7 @@ def test_a_page_has_the_caveats_of_the_terminal_and_says_what_to_try_next(
 ) -> None:
     begun = "With 14 trials tpe has hardly begun to learn (its first 10 are random): read "
     text = told(html)
-    places = ["Caveats", f"{begun}this as a random search, or give", "What to try next", "Figures"]
+    places = ["Caveats", f"{begun}this as a random search, or give", "What to try next", "All trials"]
     assert [text.index(word) for word in places] == sorted(map(text.index, places))
     assert "The best has lam = 49, at the upper end of the searched 0.1..50 log: the optimum may lie beyond" in text
     assert "Widen lam to 0.1..50" not in text and "Look beyond the declared range" in text  # FedProto declares up to 50
@@ -226,8 +229,8 @@ def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], v
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
     text = words(make(tmp_path / "run", final=final((0.94, float("nan"), 0.88))), tmp_path / "x.html")
     assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
-    assert "best diverged in 1 of 3 0.9400 diverged 0.8800" in text
-    assert "best − default, by seed – +0.0400 diverged −0.0200" in text
+    assert "best diverged in 1 of 3 94.00 diverged 88.00" in text
+    assert "best − default, by seed – +4.00 diverged −2.00" in text
     assert "Runs diverged on fresh seeds, so whether tuning gained anything over the default is unknown" in text
 
 
@@ -236,7 +239,7 @@ def test_a_resumed_run_names_all_its_commits_and_no_whole_time(tmp_path: Path) -
     more = {"resumed": ["2026-01-02"], "earlier_commits": ["abc"], "git_commit": "def+", "seconds": 20}
     text = words(make(tmp_path / "run", **more, final=final((0.9,), (0.8,))), tmp_path / "x.html")
     assert "commit abc and def with uncommitted changes" in text and "in total at least 20 s" in text
-    assert "On 1 fresh seed the tuned configuration differs from the default by +0.1000 in test accuracy;" in text
+    assert "On 1 fresh seed the tuned configuration differs from the default by +10.00 points in test accuracy;" in text
     assert "one fresh seed only" in text
 
 
@@ -275,7 +278,7 @@ def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
     how = {"a": "RUNNING", "b": "TERMINATED", "c": "PENDING"}
     run = broken_off(tmp_path / "run", record(state="running"), logged, how)
     text = said(run, tmp_path / "x.html")
-    assert "its driver is gone; fedtune resume" in text and "validation accuracy 0.5000 after 2 rounds" in text
+    assert "its driver is gone; fedtune resume" in text and "validation accuracy 50.00 % after 2 rounds" in text
     assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial finished" in text
     assert "no check on fresh seeds" in text and "fedtune run --config" not in text
     with RunFiles(run).lock():
@@ -288,7 +291,7 @@ def test_a_search_of_which_nothing_was_found_and_one_that_has_not_begun(tmp_path
     text = said(lost, tmp_path / "x.html")
     assert "Nothing was found" in text and "1 of 1 trial diverged (the first: nan)" in text and "Not drawn" in text
     text = said(broken_off(tmp_path / "new", record(state="running"), {}, {}), tmp_path / "x.html")
-    assert "0 of 14 trials" in text and "Nothing was found" in text
+    assert "0 of 14 trials" in text and "Nothing was found yet" in text
 
 
 def test_a_search_that_was_interrupted_has_no_check_and_goes_on(tmp_path: Path) -> None:
@@ -399,7 +402,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     assert places == sorted(places)
     assert "local started 3 of 14 trials" in text and "The folder has no search for fedavg." in text
     assert "fedproto − local +10.00 ± 5.00 0.01 0.01 larger" in text and "published" not in text
-    assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
+    assert "no check on fresh seeds" not in text and text.count("a selection gap of +10.00 points") == 2
     assert "Run it again: python -m fedtune compare --algos fedproto,local,fedavg" in text  # with --name it would fail
     assert "command python -m fedtune compare --name both" in text
 
@@ -462,7 +465,7 @@ def test_a_search_of_a_comparison_finds_its_check_there(
 ) -> None:
     monkeypatch.chdir(comparison / "local")
     text = words(Path(), tmp_path / "x.html")
-    assert "no check on fresh seeds" not in text and "a selection gap of +0.1000" in text
+    assert "no check on fresh seeds" not in text and "a selection gap of +10.00 points" in text
     assert "Test accuracy on 2 fresh seeds" in text
 
 
@@ -471,7 +474,9 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
     changed = "digits-w4 (clients = 5, rounds = 6)"
-    assert f"a run fedproto on {changed} finished 14 val_acc 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
+    assert f"a run fedproto on {changed} finished 14 validation accuracy 95.00 % 94.00 ± 4.97 % 90.00 ± 0.00 %" in told(
+        html
+    )
     both = f"both fedproto, local, fedavg on {changed} finished local 0.7000 ± 0.5000 (≤ 1) 0.5000 ± 0.5000"
     assert both in told(html)
     assert {"run1", "run2", "run2-1"} <= set(re.findall(r' id="([^"]+)"', html))
@@ -511,7 +516,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, html: str, run: Path) -> Iterator[Browser]:
-    yield show(browser, run / "report.html")
+    show(browser, run / "report.html").press("//summary[starts-with(., 'All trials')]")
+    yield browser
     browser.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": ""})
 
 
@@ -527,7 +533,7 @@ def drawn(browser: Browser) -> list[dict[str, Any]]:
     found = []
     for i in range(number):
         look = (
-            f"const box = document.querySelectorAll('.plot')[{i}], tab = box.closest('details.tab');"
+            f"const box = document.querySelectorAll('.plot')[{i}], tab = box.closest('details.part');"
             "if (tab) tab.open = true;"
             "if (!box.checkVisibility()) return 'folded';"
             "box.scrollIntoView({block: 'center'});"
@@ -562,7 +568,7 @@ def count(browser: Browser) -> str:
 
 def test_every_figure_is_drawn_and_nothing_goes_wrong_or_out(opened: Browser, html: str) -> None:
     found = drawn(opened)
-    assert len(found) == 9 and "Not drawn" not in told(html)
+    assert len(found) == 7 and "Not drawn" not in told(html)
     for figure in found:
         assert figure["marks"] > 0 and figure["traces"] > 0 and figure["width"] > 500 and figure["height"] > 150
     assert opened.errors() == []
@@ -578,7 +584,7 @@ def test_another_script_would_not_run(opened: Browser) -> None:
 
 
 def test_the_table_sorts_by_mouse_and_keyboard(opened: Browser) -> None:
-    assert cells(opened, "trial")[0] == "t03" and cells(opened, "val_acc")[-1] == ""  # best first, missing last
+    assert cells(opened, "trial")[0] == "t03" and cells(opened, "val_acc %")[-1] == ""  # best first, missing last
     opened.press(heading("MB"))
     down = [float(v) for v in cells(opened, "MB") if v]
     assert down == sorted(down, reverse=True) and len(down) == 13
@@ -633,7 +639,7 @@ def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
     opened.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": "print"})
     opened.script("window.dispatchEvent(new Event('beforeprint'))")
     widths = "return [...document.querySelectorAll('.plot')].map(b => b.querySelector('.main-svg').clientWidth)"
-    assert opened.script(widths) == [680] * 9  # none was scrolled to
+    assert opened.script(widths) == [680] * 7  # none was scrolled to
     hidden = "return ['.filter', '.copy button'].map(q => getComputedStyle(document.querySelector(q)).display)"
     assert opened.script(hidden) == ["none", "none"]
     opened.script("window.dispatchEvent(new Event('afterprint'))")
@@ -642,20 +648,20 @@ def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
 
 
 @pytest.mark.long  # in a browser
-def test_figures_are_folded_but_the_most_useful_and_drawn_once_they_are_opened(
-    opened: Browser, comparison: Path
-) -> None:
-    names = "return [...document.querySelectorAll('.tab > summary')].map(t => t.textContent)"
-    assert opened.script(names) == ["Hyperparameters", "Progress", "Trade-offs"]
+def test_all_but_one_figure_is_folded_and_drawn_once_it_is_opened(opened: Browser, comparison: Path) -> None:
+    names = "return [...document.querySelectorAll('.part > summary')].map(t => t.firstChild.textContent.trim())"
+    mattered = "Which hyperparameters mattered, and what to try next"
+    again = "Run it again, and where the numbers come from"
+    assert opened.script(names) == ["How sure is that?", mattered, "All trials", again]
     shown = "return [...document.querySelectorAll('.plot')].filter(p => p.checkVisibility()).length"
-    assert opened.script(shown) == 3
-    opened.press("//summary[text()='Trade-offs']")
-    assert opened.script(shown) == 4
+    assert opened.script(shown) == 4  # the first, and those of all trials, which is open
+    opened.press(f"//summary[text()='{mattered}']")
+    assert opened.script(shown) == 7
     report.main([str(comparison)])
     show(opened, comparison / "report.html")
     assert len(drawn(opened)) == 1
     opened.press("(//details[@class='search']/summary)[2]")
-    assert len(drawn(opened)) == 10 and opened.errors() == []
+    assert len(drawn(opened)) == 8 and opened.errors() == []
 
 
 @pytest.mark.long
@@ -680,9 +686,9 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("objective", "said"),
     [
-        ("val_acc", "test accuracy 0.9300"),
-        ("val_acc_worst10", "test accuracy of the worst tenth 0.5000"),
-        ("val_acc_std", "test_acc_std 0.1000"),
+        ("val_acc", "test accuracy 93.00 %"),
+        ("val_acc_worst10", "test accuracy of the worst tenth 50.00 %"),
+        ("val_acc_std", "test_acc_std 10.00 %"),
     ],
 )
 def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
@@ -696,4 +702,4 @@ def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
     f = findings.read(run)
     assert f.test_text == f"{said}, reported and never used"
     columns = sections._trials(f).columns
-    assert f.goal.first.tested in columns and "test_acc" in columns and len(set(columns)) == len(columns)
+    assert f"{f.goal.first.tested} %" in columns and "test_acc %" in columns and len(set(columns)) == len(columns)

@@ -255,7 +255,7 @@ def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monk
         for path in ("/", "/run/run"):
             assert "The run is being read." in someone.get(path).text
         reads.set()
-        wait_for(lambda: '>running</td><td class="n">0.6000</td>' in someone.get("/").text)
+        wait_for(lambda: '>running</td><td data-name="best" class="n">60.00</td>' in someone.get("/").text)
         wait_for(lambda: "3 of 5 trials" in someone.get("/run/run").text)
 
 
@@ -267,8 +267,8 @@ def test_a_page_of_a_search_has_its_state_best_trials_workers_and_rungs(storage:
         text = client(storage).get("/top/run/run").text
     plain = " ".join(re.sub("<[^>]*>", " ", text).split())
     assert "running 3 of 5 trials: 1 finished, 1 stopped, 1 running; about" in plain
-    assert "aa finished 6/6 0.6000" in plain and "cc 3/6 0.5 node, process 7" in plain
-    assert "best val_acc there trial round 2 3 2 1 0.2500 bb" in plain and 'href="http://127.0.0.1:8265"' in text
+    assert "aa finished 6/6 60.00" in plain and "cc 3/6 0.5 node, process 7" in plain
+    assert "best val_acc there trial round 2 3 2 1 25.00 % bb" in plain and 'href="http://127.0.0.1:8265"' in text
     assert 'href="/trial/run?trial=cc"' in text
     killed = client(storage).get("/top/run/run").text
     assert "its driver is gone" in killed and "resume" in killed and "8265" not in killed and "process 7" not in killed
@@ -328,7 +328,7 @@ def test_a_process_of_its_own_draws_a_report_or_says_why_not(tmp_path: Path) -> 
     (tmp_path / "broken" / "run.json").write_text("{")
     artist = drawing.Artist()
     html, seconds = asyncio.run(artist.draw({"a run": tmp_path / "run"}))
-    assert "Best so far" in html and '"/trial/a%20run?trial=cc"' in html and seconds > 0.1
+    assert "The best of 3 trials" in html and '"/trial/a%20run?trial=cc"' in html and seconds > 0.1
     with pytest.raises(UserError, match="broken is not a study folder: run.json is missing or damaged"):
         asyncio.run(artist.draw({"broken": tmp_path / "broken"}))
 
@@ -396,7 +396,7 @@ def test_runs_beside_one_another_are_what_a_report_on_several_is(storage: Path, 
         assert f'<td class="short"><a href="#run{i}">{name}</a></td>' in html and f'<section id="run{i}">' in html
     assert text.startswith("Report All runs run what state trials in the search best, fresh seeds default, fresh seeds")
     assert "up to 6 rounds, tpe, asha with rungs at 2" in text and "up to 9 rounds, tpe, none with rungs at 2" in text
-    assert text.count("Best validation accuracy so far against rounds trained") == 2
+    assert text.count("What 3 trials found") == 2
     someone = client(storage)
     assert someone.get("/together?run=done&run=done").status == 404
     assert someone.get("/together?run=done&run=nothing").status == 404
@@ -512,9 +512,9 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             wait_for(lambda: "1 of 2 runs" in browser.text())
             browser.press("//td/a")
             wait_for(lambda: "1 finished, 1 stopped, 1 running" in browser.text())
-            wait_for(lambda: browser.script("return document.querySelectorAll('#drawn .plot').length > 5"), 240)
-            browser.press("//summary[text()='Progress']")
-            look = "document.querySelector('details[data-key$=Progress] .plot')"
+            wait_for(lambda: browser.script("return document.querySelectorAll('#drawn .plot').length > 3"), 240)
+            browser.press("//summary[starts-with(., 'All trials')]")
+            look = "document.querySelector('details[data-key$=trials] .plot')"
             browser.script(f"{look}.scrollIntoView()")
             wait_for(lambda: browser.script(f"return {look}.querySelectorAll('.scatterlayer path').length > 0"))
             browser.script(f"window.first = {look}")

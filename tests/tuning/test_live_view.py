@@ -11,6 +11,7 @@ import pytest
 from ray.tune.logger import TBXLoggerCallback
 
 from fedtune.core import terminal
+from fedtune.core.budget import Budget
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, parse
 from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
@@ -30,7 +31,8 @@ def made(
     title: str = "t", trials: int = 6, rounds: int = 5, name: str = "lam", before: Any = (), goal: Goal = BY_ACCURACY
 ) -> LiveView:
     workload, space = SimpleNamespace(rounds=rounds), SimpleNamespace(names=[name])
-    plan: Any = SimpleNamespace(title=title, trials=trials, workload=workload, space=space, goal=goal)
+    budget = Budget("rounds", rounds)
+    plan: Any = SimpleNamespace(title=title, trials=trials, workload=workload, space=space, goal=goal, budget=budget)
     return LiveView(plan, dict(before))
 
 
@@ -61,13 +63,14 @@ def text(view: LiveView) -> str:
     return shown.export_text()
 
 
-def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> None:
+def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_best_so_far() -> None:
     view = made("gfpl on digits")
     follow(view)
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
-    peak, running = (line.split() for line in got.splitlines()[2:])
-    assert running == ["d", "3/5", "0.6500", "4"] and peak == "best round so far a 1/5 0.7000 0.5".split()
+    best, running, mark = (line.split() for line in got.splitlines()[2:])
+    assert running == ["d", "3/5", "0.6500", "4"] and best == "* a 2/5 0.6000 0.5".split()
+    assert mark == "* the best so far".split()
 
 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
@@ -90,15 +93,15 @@ def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(cap
 @pytest.mark.parametrize(
     ("goal", "before", "best"),
     [
-        (BY_ACCURACY, [("x", row(t, v, config={"lam": 7.0})) for t, v in ((1, 0.8), (2, 0.1))], (0.8, "x", 1)),
-        (LOSS, [(n, row(1, 0.0, val_loss=loss, **{EXCESSES: [by]})) for n, loss, by in OF_LOSS], (0.4, "c", 1)),
+        (BY_ACCURACY, [("x", row(2, 0.4)), ("y", row(2, 0.6)), ("z", row(1, 0.8))], "y"),  # z has trained less
+        (BY_ACCURACY, [("x", row(2, 0.6)), ("y", row(2, 0.6, val_loss=0.1))], "y"),
+        (BY_ACCURACY, [("x", row(2, 0.6, complete=True)), ("y", row(2, 0.7)), ("z", row(2, 0.8, diverged=True))], "x"),
+        (LOSS, [(n, row(1, 0.0, val_loss=loss, **{EXCESSES: [by]})) for n, loss, by in OF_LOSS], "c"),
+        (LOSS, [("b", row(1, 0.0, val_loss=0.1, **{EXCESSES: [0.3]}))], ""),
     ],
 )
-def test_a_resumed_search_knows_the_best_round_of_before_that_keeps_the_constraints(
-    goal: Goal, before: list[tuple[str, dict]], best: tuple
-) -> None:
-    view = made(before={name: [row for n, row in before if n == name] for name, _ in before}, goal=goal)
-    assert view.best == (*best, before[0][1].get("config", {}))
+def test_the_best_so_far_is_what_would_be_chosen_now(goal: Goal, before: list[tuple[str, dict]], best: str) -> None:
+    assert made(before={name: [result] for name, result in before}, goal=goal).best == best
 
 
 def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +115,9 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     follow(made())
     assert capsys.readouterr().err.splitlines() == [
-        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best round so far 0.7000 (a, round 1)",
-        "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500 in the last; best round so far 0.7000 (a, round 1)",
-        "[0:00] 4/6 c failed before its first round ended; best round so far 0.7000 (a, round 1)",
+        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best so far 0.6000 (a)",
+        "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500 in the last; best so far 0.6000 (a)",
+        "[0:00] 4/6 c failed before its first round ended; best so far 0.6000 (a)",
     ]
 
 
@@ -150,7 +153,11 @@ def test_names_and_values_of_the_users_are_shown_as_they_are() -> None:
     view, chosen = made("own[/x].py on [pad].npz", name="mode"), trial("a", mode="[min] :fire:")
     view.on_trial_start(0, [chosen], chosen)
     view.on_trial_result(0, [chosen], chosen, row(1, 0.7))
-    assert "own[/x].py on [pad].npz" in text(view) and text(view).count("[min] :fire:") == 2
+    assert "own[/x].py on [pad].npz" in text(view) and text(view).count("[min] :fire:") == 1
+
+
+def test_before_the_first_trial_workers_are_starting() -> None:
+    assert text(made()).splitlines()[1] == "starting workers"
 
 
 def test_what_goes_wrong_in_showing_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

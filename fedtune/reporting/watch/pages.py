@@ -11,13 +11,14 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 from fedtune.core.errors import UserError
+from fedtune.core.statistics import figure, unit_of
 from fedtune.reporting import templates
 from fedtune.reporting.templates import TextTable, link, part
 from fedtune.reporting.watch import history, trial_log
 from fedtune.reporting.watch.history import StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
-from fedtune.runs.overview import ComparisonStatus, Reader, SearchStatus, Status
+from fedtune.runs.overview import BestTrials, ComparisonStatus, Reader, SearchStatus, Status
 from fedtune.runs.trial_states import ALIVE
 
 MOST = 12  # runs that are shown together
@@ -42,9 +43,13 @@ def of_history(runs: StudyFolders, reader: Reader) -> Page:
         rows = []
         for row in sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True):
             box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
-            named, best = link(row.name, run_address(row.name)), "" if row.best is None else f"{row.best:.4f}"
+            scale, form, unit = unit_of(row.metric, percent=True)
+            named, best = (
+                link(row.name, run_address(row.name)),
+                "" if row.best is None else f"{scale * row.best:{form}}",
+            )
             minutes = "" if row.minutes is None else f"{row.minutes:g}"
-            rows.append([box, named, row.state, best, row.metric, row.done, row.what, row.started, minutes])
+            rows.append([box, named, row.state, best, row.metric + unit, row.done, row.what, row.started, minutes])
         return part("history", TextTable("Runs", columns, rows, words, sorted={"started": "descending"}), MOST)
 
     return Page("Runs", top)
@@ -88,7 +93,8 @@ def _state(name: str, run: Path, status: Status) -> str:
 
 def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable]:
     tables = []
-    if best := status.best:
+    if status.best:
+        best = _in_percent(status.best)
         title = f"{'Best trials' if status.over else 'Best so far'}: {best.title}"
         rows = [[link(row[0], links.get(row[0])), *row[1:]] for row in best.rows]
         tables.append(TextTable(title, best.columns, rows, best.columns[:2], best=0))
@@ -98,11 +104,22 @@ def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable
         columns = ("at", "reached", "went on", "", "stopped there", f"best {status.objective} there", "trial")
         rungs = [
             [r.where, str(r.reached), str(r.went_on), part("bar", r.went_on, r.reached, f"went on from {r.where}")]
-            + [str(r.stopped), f"{r.value:.4f}" if r.best else "", link(r.best, links.get(r.best))]
+            + [str(r.stopped), figure(status.objective, r.value) if r.best else "", link(r.best, links.get(r.best))]
             for r in status.rungs
         ]
         tables.append(TextTable("Rungs", columns, rungs, ("at", "", "trial")))
     return tables
+
+
+def _in_percent(best: BestTrials) -> BestTrials:
+    """The table with shares in percent, as the report below it."""
+    units = [unit_of(column, percent=True) for column in best.columns]
+
+    def shown(cell: str, scale: int, form: str, unit: str) -> str:
+        return re.sub(r"^[\d.]+", lambda m: f"{scale * float(m[0]):{form}}", cell) if unit else cell
+
+    rows = [[shown(cell, *unit) for cell, unit in zip(row, units, strict=True)] for row in best.rows]
+    return best._replace(columns=[f"{c}{u[2]}" for c, u in zip(best.columns, units, strict=True)], rows=rows)
 
 
 def _of_workers(caption: str, status: SearchStatus, links: Mapping[str, str]) -> TextTable:
@@ -121,7 +138,7 @@ def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
     rows = []
     for s in status.searches:
         counted = Markup("{}{}").format(s.counted, _progress(s))
-        best = s.best.rows[0][3] if s.best else ""
+        best = _in_percent(s.best).rows[0][3] if s.best else ""
         rows.append([link(s.run.name, run_address(f"{name}/{s.run.name}")), s.state, counted, best])
     columns = ("search", "state", "trials", "best so far")
     going = [s for s in status.searches if s.workers and not s.over]

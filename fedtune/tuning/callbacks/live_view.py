@@ -11,10 +11,10 @@ from typing import Any
 
 from ray.tune import Callback
 from rich.console import Group
-from rich.table import Table
 
-from fedtune.core.objectives import EXCESSES, WORST
-from fedtune.core.terminal import LivePicture, several, short
+from fedtune.core.objectives import WORST
+from fedtune.core.terminal import AnyWidth, LivePicture, several, short, shortened
+from fedtune.runs import overview
 from fedtune.runs.trial_states import BROKEN, STATUSES, status
 from fedtune.tuning.plan import SearchPlan
 
@@ -33,9 +33,9 @@ class LiveView(Callback):
         self.plan, self.objective = p, p.goal.first
         self.began = time.monotonic()
         self.last: dict[str, Row] = {}  # trial -> its last result
-        self.running: dict[str, Row] = {}  # trial -> its configuration
+        self.configs: dict[str, Row] = {}
+        self.running: list[str] = []
         self.ended: dict[str, str] = {}  # trial -> its status
-        self.best: tuple[float, str, int, Row] | None = None  # of all rounds: value, trial, round and configuration
         self.window = LivePicture(self.picture)
         for trial, results in before.items():
             for result in results:
@@ -45,11 +45,13 @@ class LiveView(Callback):
         """A trial has begun."""
         for other in trials:
             if other.status == "PAUSED":
-                self.running.pop(other.trial_id, None)
+                self._leaves(other.trial_id)
             if other.is_finished() and other.trial_id not in self.ended:  # it ended under an earlier driver
                 failed = other.status == "ERROR"
                 self.ended[other.trial_id] = "failed" if failed else status(other.last_result or {})
-        self.running[trial.trial_id] = dict(trial.config)
+        self._leaves(trial.trial_id)
+        self.running.append(trial.trial_id)
+        self.configs[trial.trial_id] = dict(trial.config)
         self._show()
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: Row, **info: Any) -> None:
@@ -60,7 +62,7 @@ class LiveView(Callback):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, how: str = "", **info: Any) -> None:
         """A trial has ended."""
         last = self.last.setdefault(trial.trial_id, trial.last_result or {})  # of a result that an earlier driver got
-        self.running.pop(trial.trial_id, None)
+        self._leaves(trial.trial_id)
         self.ended[trial.trial_id] = how or status(last)
         self._show(trial.trial_id)
 
@@ -69,23 +71,26 @@ class LiveView(Callback):
         self.on_trial_complete(iteration, trials, trial, "failed")
 
     def picture(self) -> Group:
-        """How the search stands: a line, and a table of running trials."""
+        """How the search stands: a line, and a table of the best trial so far, with a mark, and of running ones."""
         how_many = Counter(sorted(self.ended.values(), key=STATUSES.index))
         counts = ", ".join(f"{n} {how}" for how, n in how_many.items()) or "none ended"
-        table = Table(box=None, pad_edge=False)
-        for column in ("trial", "round", self.objective.name, *self.plan.space.names):
-            table.add_column(column, justify="right")
-        if self.best:  # the answer so far comes first
-            value, trial, round, config = self.best
-            self._row(table, f"best round so far {trial}", round, value, config, style="bold green")
-            table.add_section()
-        for trial, config in list(self.running.items())[:SHOWN]:
-            last = self.last.get(trial, {})
-            self._row(table, trial, last.get("training_iteration", 0), self._value(last), config)
-        if (more := len(self.running) - SHOWN) > 0:
-            table.caption = f"{more} more are running"
         head = f"{self.plan.title}   {len(self.ended)}/{several(self.plan.trials, 'trial')} ({counts})"
-        return Group(f"{head}   {self._elapsed()}", table)
+        shown = list(dict.fromkeys([*filter(None, [self.best]), *self.running[:SHOWN]]))
+        if not shown:
+            return Group(f"{head}   {self._elapsed()}", "starting workers")
+        names = shortened(self.plan.space.names)
+        columns = ["trial", "round", self.objective.name, *names]
+        more = len(self.running) - SHOWN
+        below = ["* the best so far"] * bool(self.best) + [f"{more} more are running"] * (more > 0)
+        table = AnyWidth(columns, [self._row(trial) for trial in shown], columns[:1], optional=names)
+        return Group(f"{head}   {self._elapsed()}", table, *below)
+
+    @property
+    def best(self) -> str:
+        """The trial that would be chosen if the search ended now; "" if there is none."""
+        last = {t: row for t, row in self.last.items() if self._value(row) is not None}
+        how = {t: self.ended.get(t) or status(row) for t, row in last.items()}
+        return next(iter(overview.chosen(last, how, self.plan.goal, self.plan.budget)), "")
 
     def line(self, trial: str) -> str:
         """How a trial ended, for a log."""
@@ -93,17 +98,18 @@ class LiveView(Callback):
         if rounds := last.get("training_iteration", 0):
             value = "" if (score := self._value(last)) is None else f", {self.objective.name} {score:.4f} in the last"
             when = f"after {several(rounds, 'round')}{value}"
-        best = f"; best round so far {self.best[0]:.4f} ({self.best[1]}, round {self.best[2]})" if self.best else ""
+        best = f"; best so far {self._value(self.last[self.best]):.4f} ({self.best})" if self.best else ""
         return f"[{self._elapsed()}] {len(self.ended)}/{self.plan.trials} {trial} {self.ended[trial]} {when}{best}"
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:
         if result.get("diverged"):  # no round was trained: the last round's figures stay
             self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN)}
             return
-        self.last[trial], value = result, self._value(result)
-        if value is not None and all(e <= 0 for e in result.get(EXCESSES, ())):
-            if self.best is None or self.objective.better(value, self.best[0]):
-                self.best = (value, trial, result.get("training_iteration", 0), dict(config))
+        self.last[trial], self.configs[trial] = result, dict(config)
+
+    def _leaves(self, trial: str) -> None:
+        if trial in self.running:
+            self.running.remove(trial)
 
     def _value(self, result: Row) -> float | None:
         """The objective in a result; None if it has none, or only the worst value of a diverged trial."""
@@ -119,8 +125,10 @@ class LiveView(Callback):
     def _elapsed(self) -> str:
         return "{}:{:02d}".format(*divmod(int(time.monotonic() - self.began), 60))
 
-    def _row(self, table: Table, name: str, at: int, value: float | None, config: Row, style: str = "") -> None:
-        shown = (short(config.get(n)) for n in self.plan.space.names)
-        table.add_row(
-            name, f"{at}/{self.plan.workload.rounds}", "" if value is None else f"{value:.4f}", *shown, style=style
-        )
+    def _row(self, trial: str) -> list[str]:
+        last, config = self.last.get(trial, {}), self.configs.get(trial, {})
+        value, at = self._value(last), f"{last.get('training_iteration', 0)}/{self.plan.workload.rounds}"
+        mark = "* " * (trial == self.best)
+        return [mark + trial, at, "" if value is None else f"{value:.4f}"] + [
+            short(config.get(n)) for n in self.plan.space.names
+        ]

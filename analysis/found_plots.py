@@ -1,0 +1,103 @@
+"""The figure that a report opens with: what a search found, and what that is worth on fresh seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from fedtune.analysis.plot_tools import in_words
+from fedtune.analysis.theme import COLOURS, GREY, finish, nothing, see_through
+from fedtune.core import statistics
+from fedtune.core.metrics import limits
+from fedtune.core.objectives import ACCURACY, Objective
+from fedtune.core.terminal import several
+
+MARKS = {  # how a trial ended: its colour and symbol; others are grey
+    "finished": (COLOURS[0], "circle"),
+    "stopped": (COLOURS[4], "circle-open"),
+    "diverged": (COLOURS[1], "x"),
+    "failed": (COLOURS[1], "x"),
+}
+FENCE = 1.5  # interquartile ranges beyond the worse quartile: what is worse lies at the edge (Tukey)
+
+
+def found(
+    trials: pd.DataFrame, objective: Objective = ACCURACY, best: str = "", final: pd.DataFrame | None = None
+) -> go.Figure:
+    """Every trial's last value of the objective in the order in which they began, with the best finished one so far.
+
+    best: the trial that is marked.  final: runs on fresh seeds of the configurations best and default, which a panel
+    below shows, with means and 95 % intervals.  Trials without a value, and those far worse than the others, lie at the
+    edge.  Shares are in percent.
+
+    >>> from fedtune.analysis import frames, plots
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> figure = plots.found(trials, best=trials["trial"][0])
+    >>> figure.write_html("found.html")
+    """
+    words, sign = in_words(objective.name), objective.sign
+    title = f"What {several(len(trials), 'trial')} found"
+    scale, form, unit = statistics.unit_of(objective.name, percent=True)
+    value = scale * trials.get(objective.column, pd.Series(np.nan, trials.index)).astype(float)
+    if value.isna().all():
+        return nothing(title, f"no trial has reported a {words}")
+    low, high = (sign * value).quantile([0.25, 0.75])
+    edge = sign * max((sign * value).min(), low - FENCE * (high - low))
+    at, place = value.fillna(edge).clip(**{"lower" if sign > 0 else "upper": edge}), np.arange(1, len(trials) + 1)
+    checked = final is not None and len(final) > 0
+    figure = make_subplots(rows=1 + checked, cols=1, row_heights=[0.68, 0.32][: 1 + checked], vertical_spacing=0.24)
+    for how in dict.fromkeys(trials["status"]):
+        of, (colour, symbol) = (trials["status"] == how).to_numpy(), MARKS.get(how, (GREY, "circle-open"))
+        figure.add_scatter(
+            x=place[of],
+            y=at[of],
+            mode="markers",
+            name=how,
+            marker={"color": colour, "symbol": symbol, "size": 8},
+            text=[
+                f"trial {t}, {how}: {statistics.number(v, form)}{unit}"
+                for t, v in zip(trials["trial"][of], value[of], strict=True)
+            ],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    so_far = sign * (sign * value.where(trials["status"] == "finished")).cummax().ffill()
+    line = {"color": COLOURS[2], "shape": "hv"}
+    figure.add_scatter(x=place, y=so_far, mode="lines", name="best so far", line=line, hoverinfo="skip")
+    if (named := trials["trial"] == best).any():
+        ring = {"color": COLOURS[2], "symbol": "star", "size": 15}
+        figure.add_scatter(x=place[named], y=at[named], mode="markers", name="best", marker=ring, hoverinfo="skip")
+    figure.update_yaxes(title=f"{words}{unit and ' [%]'}", row=1, col=1)
+    figure.update_xaxes(title="trials in the order in which they began", row=1, col=1)
+    if checked:
+        _fresh(figure, final, objective)
+    hidden = int((at != value).sum())
+    note = f"at the edge: {hidden} far worse or without a value" if hidden else ""
+    return finish(figure, title, note, height=430 if checked else 300, legend=1)
+
+
+def _fresh(figure: go.Figure, final: pd.DataFrame, objective: Objective) -> None:
+    """The second panel: a point per run on a fresh seed, and the mean with its interval."""
+    column = objective.reported(final)
+    scale, form, unit = statistics.unit_of(column, percent=True)
+    for name, colour in (("default", GREY), ("best", COLOURS[0])):
+        runs = scale * final.loc[final["configuration"] == name, column].astype(float)
+        mean = statistics.mean(runs)
+        low, high = limits(column)
+        above, below = statistics.arms([mean.mean], [mean.half], (scale * low, scale * high))
+        common = {"showlegend": False, "row": 2, "col": 1, "y": [name] * len(runs), "mode": "markers"}
+        figure.add_scatter(
+            x=runs,
+            marker={"color": see_through(colour, 0.5)},
+            hovertemplate=f"%{{x:{form}}}{unit}<extra></extra>",
+            **common,
+        )
+        figure.add_scatter(
+            x=[mean.mean],
+            marker={"color": colour, "size": 11, "symbol": "diamond"},
+            error_x={"array": above, "arrayminus": below, "thickness": 2, "width": 6},
+            hovertemplate=f"{name}: {statistics.figure(column, *mean)}<extra></extra>",
+            **(common | {"y": [name]}),
+        )
+    figure.update_xaxes(title=f"{in_words(column)} on fresh seeds{unit and ' [%]'}", row=2, col=1)
