@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 def shown(status: Status, name: str = "") -> Group:
     """A run's status for the terminal: what there is to say, then each search, or the table of the best trials.
 
-    name: that of the folder of one of a comparison's searches.
+    name: what one of a comparison's searches is.
     """
     from rich.console import Group
     from rich.table import Table
@@ -50,12 +50,12 @@ def shown(status: Status, name: str = "") -> Group:
     whose = f"{name}: " if name else ""
     lines = "\n" * bool(name) + whose + "\n".join(status.lines)
     if isinstance(status, ComparisonStatus):
-        return Group(lines, *(shown(search, search.run.name) for search in status.searches))
+        return Group(lines, *map(shown, status.searches, status.called))
     if not isinstance(status, SearchStatus):
         return Group(lines)
     if status.best is None:
         return Group(lines, "no round was reported yet")
-    table = Table(title=f"{whose}{status.best.title}", title_justify="left", box=None)
+    table = Table(title=status.best.title, title_justify="left", box=None)
     for i, column in enumerate(status.best.columns):
         table.add_column(column, justify="left" if i < 2 else "right")
     for row in status.best.rows:

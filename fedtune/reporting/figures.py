@@ -16,7 +16,7 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
-from fedtune.studies.comparison.results import Results
+from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -136,20 +136,28 @@ def _clients(f: Findings) -> list[Shown]:
 
 
 def of_comparison(found: Results) -> list[Shown]:
-    """The figures of a comparison: the test metric on fresh seeds by algorithm, and what searches saw by trials."""
+    """The figures of a comparison: the algorithms on fresh seeds, pair by pair, and what searches saw by trials."""
     if found.evaluations.empty:
         return []
-    sentence = (
-        "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
-    )
-    figures = [drawn("Comparison", lambda: plots.comparison(found.compared, found.objective), sentence)]
+    by_algorithm = partial(plots.comparison, found.evaluations, found.objective, found.control)
+    figures = [
+        drawn(
+            "Comparison",
+            by_algorithm,
+            "The ring shows what tuning changed. Whether two differ, pairs tell: overlapping intervals do not.",
+        )
+    ]
+    if len(found.pairs):
+        sentence = "The colour is the verdict, of tests that are corrected for all pairs."
+        matrix = drawn("Pairs", partial(plots.pairs, found.pairs, found.objective), sentence)
+        figures.append(matrix._replace(tab=OF_PAIRS))
     if len(found.by_budget):
         sentence = (
             "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
-            "order needs that many trials. The verdicts above are of fresh seeds, and stand apart."
+            "order needs that many trials. The verdicts are of fresh seeds, and stand apart."
         )
         by_budget = partial(plots.by_budget, found.by_budget, found.objective, found.margin)
-        figures.append(drawn("Against budget", by_budget, sentence))
+        figures.append(drawn("Against budget", by_budget, sentence)._replace(tab=OF_TUNED))
     return figures
 
 

@@ -16,7 +16,9 @@ from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.experiment.scenarios import OWN, find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
+from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
+from fedtune.studies.comparison.text import listed
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -94,6 +96,36 @@ class ComparisonPlan:
         return lines
 
     @property
+    def runs_chosen_by(self) -> int:
+        """The runs on more seeds by which all searches together choose, at most."""
+        return len(self.every) * (usual_runs(self.options.choose_seeds) if self.first.choosing else 0)
+
+    @property
+    def runs_on_fresh_seeds(self) -> int:
+        """The runs of the best and of the default configurations on fresh seeds, at most."""
+        return len(self.every) * (1 + self.options.candidates) * self.options.seeds
+
+    @property
+    def longest(self) -> int:
+        """The rounds of all searches and of what follows them, if nothing is stopped early."""
+        of_trials = len(self.every) * self.first.trials * self.first.seeds
+        return (of_trials + self.runs_chosen_by + self.runs_on_fresh_seeds) * self.first.workload.rounds
+
+    @property
+    def in_words(self) -> list[str]:
+        """What it will do."""
+        own, k, p = [n for n in self.compared if n not in self.baselines], len(self.searches), self.first
+        joined = [f"the baseline{'s' * (len(self.baselines) > 1)} {listed(self.baselines)}"] if self.baselines else []
+        joined += [f"the control {name}" for name in self.control[1:]]
+        who = f"{several(len(self.plans), 'algorithm')} ({', '.join([*own, *joined])})"
+        unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
+        trials = f"{several(len(self.every) * p.trials, 'trial')} of at most {p.budget.limit:g} {unit}"
+        choice = f"{several(self.runs_chosen_by, 'run')} to choose among each search's best, and "
+        then = f"{choice * bool(self.runs_chosen_by)}{several(self.runs_on_fresh_seeds, 'run')} on fresh seeds"
+        times = f"{who} × {several(k, 'search')} × {several(p.trials, 'trial')}"
+        return [f"{times} = {trials}", f"then {then}; in all at most {self.longest:,} rounds"]
+
+    @property
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the searches are made of."""
         return user_files.merged(*(p.own for p in self.plans.values()))
@@ -167,13 +199,14 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
-    numbered = [
-        {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
-        for k in range(1, options.searches)
-    ]
-    tested = tuple(b for b in baselines if b in plans)
-    made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
-    made = _with_control(made) if options.control and numbered else made
+    with terminal.silent():  # the first ones have said what there is to say
+        numbered = [
+            {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
+            for k in range(1, options.searches)
+        ]
+        tested = tuple(b for b in baselines if b in plans)
+        made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
+        made = _with_control(made) if options.control and numbered else made
     for line in made.unlike:
         say(f"note: not alike in all algorithms, by --preset {options.preset}: {line}")
     user_files.register(made.own)
