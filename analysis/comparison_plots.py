@@ -150,7 +150,7 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
     )
     for kind in [kind for i, kind in enumerate(CELLS) if kind and any(i in row for row in z)]:
         square = {"symbol": "square", "size": 12, "color": CELLS[kind], "line": {"width": 1, "color": GREY}}
-        figure.add_scatter(x=[None], y=[None], mode="markers", name=kind, marker=square)
+        figure.add_scatter(x=[None], y=[None], mode="markers", name=kind, marker=square, showlegend=True)
     figure.update_xaxes(side="top", tickangle=-90 if len(order) > 3 else 0, showgrid=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
     note = f"{'points' if is_share(metric) else in_words(metric)}, on fresh seeds; n = {several(len(table), 'pair')}"
@@ -162,7 +162,7 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
 def _cells(table: pd.DataFrame, metric: str, sign: int) -> dict[tuple[str, str], tuple[int | None, str, str]]:
     """Of each row and column the number of its colour, its text, and all in words.  sign: -1 where less is better."""
     cells: dict[tuple[str, str], tuple[int | None, str, str]] = {}
-    verdicts = table["verdict"].fillna("") if "verdict" in table else [""] * len(table)
+    verdicts = table["verdict"].astype(object).fillna("") if "verdict" in table else [""] * len(table)
     scale, short, long = (100, "+.1f", "+.2f") if is_share(metric) else (1, "+.3f", "+.4f")
     for row, verdict in zip(table.itertuples(), verdicts, strict=True):
         for a, b, d in ((row.algorithm, row.other, row.difference), (row.other, row.algorithm, -row.difference)):

@@ -17,6 +17,7 @@ from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
+from fedtune.studies.comparison.text import paired
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -144,11 +145,11 @@ def of_comparison(found: Results) -> list[Shown]:
         drawn(
             "Comparison",
             by_algorithm,
-            "The ring shows what tuning changed. Whether two differ, pairs tell: overlapping intervals do not.",
+            "Overlapping intervals do not say whether two differ: the pairs below do.",
         )
     ]
     if len(found.pairs):
-        sentence = "The colour is the verdict, of tests that are corrected for all pairs."
+        sentence = f"Differences are {paired(found.pairs, found.searches, found.margin)}."
         matrix = drawn("Pairs", partial(plots.pairs, found.pairs, found.objective), sentence)
         figures.append(matrix._replace(tab=OF_PAIRS))
     if len(found.by_budget):

@@ -143,7 +143,7 @@ class Reader:
             counted="its searches are not kept here" if state == "finished" and not searches else counted,
             planned=planned,
             searches=searches,
-            called=[search_in_words(*search_of(folder), record) for folder in folders],
+            called=[search_in_words(folder, record) for folder in folders],
         )
 
     def search(self, run: Path) -> SearchStatus:
@@ -209,10 +209,12 @@ def inner_searches(comparison: Path, record: Mapping[str, Any]) -> list[Path]:
     return [f for name in record["algorithms"] for f in searches_of(comparison, user_files.plain_name(name), searches)]
 
 
-def search_in_words(name: str, number: int, record: Mapping[str, Any]) -> str:
-    """Which of a comparison's searches it is: `fedavg-again, the control, search 2 of 3`.  number: 0, 1, …"""
-    is_control, searches = name in map(user_files.plain_name, record.get("control", [])[1:]), record.get("searches", 1)
-    return f"{name}{', the control' * is_control}" + f", search {number + 1} of {searches}" * (searches > 1)
+def search_in_words(folder: Path, record: Mapping[str, Any]) -> str:
+    """Which of a comparison's searches lies in a folder: `fedavg-again+2 (the control, search 2 of 3)`."""
+    (name, number), searches = search_of(folder), record.get("searches", 1)
+    what = ["the control"] if name in map(user_files.plain_name, record.get("control", [])[1:]) else []
+    what += [f"search {number + 1} of {searches}"] * (searches > 1)
+    return f"{folder.name} ({', '.join(what)})" if what else folder.name
 
 
 def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:

@@ -15,7 +15,7 @@ from fedtune.core import interrupting, processors
 from fedtune.core.terminal import command_line, say, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, overview, provenance, reading, user_copies
-from fedtune.runs.files import COMPARISON, RunFiles, search_of
+from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
@@ -137,7 +137,7 @@ def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
     for plans in c.searches:  # on the same seeds; those with the same source share what they train on
         prepared: dict[Any, list[Any]] = {}
         for p in plans.values():
-            which = overview.search_in_words(*search_of(p.folder), {"control": c.control, "searches": len(c.searches)})
+            which = overview.search_in_words(p.folder, {"control": c.control, "searches": len(c.searches)})
             say(f"\n{next(count)} of {several(len(c.every), 'search')}: {which}")
             source = p.workload.trainer.source(p.workload)
             if source not in prepared:

@@ -75,7 +75,8 @@ def _show(found: Results, files: RunFiles, known: Sequence[str]) -> None:
     opening = next(iter(found.titled()), None)
     if opening:
         text = comparison_text.fitting(opening.text, console().width)
-        say_table(opening.title, text, text.values.tolist())
+        say(f"\n{opening.title}")
+        say_table("", text, text.values.tolist())
     told = comparison_text.told(found.pairs) if len(found.pairs) else ()
     for line in known[:SHOWN]:
         say(line)

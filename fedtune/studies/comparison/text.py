@@ -52,6 +52,8 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
             "by the tests with baselines alone, ",
         )
     clauses, said = [first, *_differing(of_best, best)], {*zip(of_best["algorithm"], of_best["verdict"], strict=True)}
+    lost = set(of_best.loc[of_best["verdict"] == UNTESTED, "algorithm"])  # neither against anybody else
+    against = against[~(against["algorithm"].isin(lost) & (against["verdict"] == UNTESTED))]
     for baseline, of in against[against["other"] != best].groupby("other", sort=False):
         anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in said)
         clauses += [f"{alone}{clause}" for clause in _differing(of[anew], str(baseline))]
