@@ -376,7 +376,7 @@ def compared(folder: Path) -> Path:
     told["command"] = ["python", "-m", "fedtune", "compare", "--name", "both", "--algos", "fedproto,local,fedavg"]
     write_json(folder / "compare.json", told)
     row = dict.fromkeys(COLUMNS, 0.5) | {"published": "", "configuration": HOSTILE}
-    table = [row | {"algorithm": n, "tuned": 0.6 + k / 10} for k, n in enumerate(names)]
+    table = [row | {"algorithm": n, "tuned": 0.7 - k / 10} for k, n in enumerate(names)]
     pd.DataFrame(table).to_csv(folder / "table.csv", index=False)
     pair = {"algorithm": "fedproto", "other": "local", "difference": 0.1, "half": 0.05, "p": 0.01, "p_holm": 0.01}
     pd.DataFrame([pair | {"verdict": "larger"}]).to_csv(folder / "pairs.csv", index=False)
@@ -459,7 +459,7 @@ def test_a_control_is_neither_the_best_nor_counted(comparison: Path, tmp_path: P
     pd.concat([again, table]).to_csv(run / "table.csv", index=False)
     assert report.main([str(comparison), str(run), "-o", str(tmp_path / "x.html")]) == 0
     page = told((tmp_path / "x.html").read_text())
-    assert "twice fedproto, local, fedavg on digits-w4" in page and page.count("finished local 0.7000") == 2
+    assert "twice fedproto, local, fedavg on digits-w4" in page and page.count("finished fedproto 70.00 ± 50.00") == 2
     assert page.count("3 algorithms, each tuned") == 2 and "local-again ranks first" not in page
 
 
@@ -478,7 +478,7 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     html = out.read_text()
     changed = "digits-w4 (clients = 5, rounds = 6)"
     assert f"a run fedproto on {changed} finished 14 val_acc 0.9500 0.9400 ± 0.0497 0.9000 ± 0.0000" in told(html)
-    both = f"both fedproto, local, fedavg on {changed} finished local 0.7000 ± 0.5000 (≤ 1) 0.5000 ± 0.5000"
+    both = f"both fedproto, local, fedavg on {changed} finished fedproto 70.00 ± 50.00 (≤ 100) % 50.00 ± 50.00 %"
     assert both in told(html)
     assert {"run1", "run2", "run2-1"} <= set(re.findall(r' id="([^"]+)"', html))
     assert html.count('id="plotly"') == html.count("<style>") == 1

@@ -75,7 +75,7 @@ def dry_run(c: ComparisonPlan) -> int:
         by = f"a timed round of {p.workload.name} ({seconds:.2g} s)"
     else:
         return 0
-    minutes = math.ceil(c.longest * seconds / at_once / 60)
+    minutes = math.ceil(c.rounds * seconds / at_once / 60)
     took = several(minutes, "minute") if minutes < HOURS * 60 else f"{minutes / 60:.0f} hours"
     say(f"at most about {took} by {by}, {at_once} at once; early stopping takes less")
     return 0

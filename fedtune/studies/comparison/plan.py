@@ -96,34 +96,30 @@ class ComparisonPlan:
         return lines
 
     @property
-    def runs_chosen_by(self) -> int:
-        """The runs on more seeds by which all searches together choose, at most."""
-        return len(self.every) * (usual_runs(self.options.choose_seeds) if self.first.choosing else 0)
+    def runs(self) -> tuple[int, int, int]:
+        """At most how many runs its trials are, how many choose among the best, and how many are on fresh seeds."""
+        searches, p, options = len(self.every), self.first, self.options
+        choosing = usual_runs(options.choose_seeds) * bool(p.choosing)
+        return searches * p.trials * p.seeds, searches * choosing, searches * (1 + options.candidates) * options.seeds
 
     @property
-    def runs_on_fresh_seeds(self) -> int:
-        """The runs of the best and of the default configurations on fresh seeds, at most."""
-        return len(self.every) * (1 + self.options.candidates) * self.options.seeds
-
-    @property
-    def longest(self) -> int:
-        """The rounds of all searches and of what follows them, if nothing is stopped early."""
-        of_trials = len(self.every) * self.first.trials * self.first.seeds
-        return (of_trials + self.runs_chosen_by + self.runs_on_fresh_seeds) * self.first.workload.rounds
+    def rounds(self) -> int:
+        """The rounds of all these, if nothing is stopped early."""
+        return sum(self.runs) * self.first.workload.rounds
 
     @property
     def in_words(self) -> list[str]:
         """What it will do."""
         own, k, p = [n for n in self.compared if n not in self.baselines], len(self.searches), self.first
-        joined = [f"the baseline{'s' * (len(self.baselines) > 1)} {listed(self.baselines)}"] if self.baselines else []
-        joined += [f"the control {name}" for name in self.control[1:]]
-        who = f"{several(len(self.plans), 'algorithm')} ({', '.join([*own, *joined])})"
+        own += [f"the baseline{'s' * (len(self.baselines) > 1)} {listed(self.baselines)}"] if self.baselines else []
+        own += [f"the control {name}" for name in self.control[1:]]
+        who = f"{several(len(self.plans), 'algorithm')} ({', '.join(own)})"
         unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
         trials = f"{several(len(self.every) * p.trials, 'trial')} of at most {p.budget.limit:g} {unit}"
-        choice = f"{several(self.runs_chosen_by, 'run')} to choose among each search's best, and "
-        then = f"{choice * bool(self.runs_chosen_by)}{several(self.runs_on_fresh_seeds, 'run')} on fresh seeds"
+        choosing, fresh = (several(runs, "run") for runs in self.runs[1:])
+        then = f"{choosing} to choose among each search's best, and " * bool(self.runs[1]) + f"{fresh} on fresh seeds"
         times = f"{who} × {several(k, 'search')} × {several(p.trials, 'trial')}"
-        return [f"{times} = {trials}", f"then {then}; in all at most {self.longest:,} rounds"]
+        return [f"{times} = {trials}", f"then {then}; in all at most {self.rounds:,} rounds"]
 
     @property
     def own(self) -> tuple[UserFile, ...]:

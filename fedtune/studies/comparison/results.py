@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import limits
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
-from fedtune.core.statistics import interval
 from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
 from fedtune.runs import reading
@@ -124,13 +122,11 @@ class Results:
     @property
     def best(self) -> tuple[str, str]:
         """The best algorithm with its tuned figure, and that of its default; "" without any."""
-        rows = self.table[~self.table["algorithm"].isin(self.control[1:])] if len(self.table) else self.table
-        if rows.empty or rows["tuned"].isna().all():
+        if self.table.empty or self.table["tuned"].isna().all():
             return "", ""
-        row = rows.iloc[0] if "metric" in rows else rows.loc[rows["tuned"].idxmax()]  # the best stands first
-        within = limits(row.get("metric", "test_acc"))
-        tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
-        return f"{row['algorithm']} {tuned}", default
+        name, tuned, default, *_ = text.shown(self.table).iloc[0]  # the best stands first
+        unit = " %" * text.in_percent(self.table)
+        return f"{name} {tuned}{unit}", f"{default}{unit}"
 
     def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What to know before you trust it.  records: of each algorithm's first search."""
