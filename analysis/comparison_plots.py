@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pandas as pd
 import plotly.graph_objects as go
 
 from fedtune.analysis.plot_tools import in_words, legend_lines
-from fedtune.analysis.theme import COLOURS, band, colours, finish, nothing, see_through
+from fedtune.analysis.theme import COLOURS, GREY, band, colours, finish, nothing
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
+from fedtune.runs.tables import DEFAULT
 from fedtune.studies.comparison import budgets, tables
+from fedtune.studies.comparison.text import is_share
 
 BANDS = 6  # with more lines, their intervals would hide one another
 DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
+LOCAL = "local"  # every client alone
+NONE = statistics.Mean(math.nan, math.nan)
+MARKS: dict[str, dict[str, Any]] = {  # the last one lies on top
+    "default": {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
+    "tuned": {"color": COLOURS[0], "size": 11},
+}
+CELLS = {  # colours of a pair's verdict; "" without one
+    "row is better": "#9CCBE8",
+    "row is worse": "#F2B98C",
+    tables.WITHIN: "#9ED8C0",
+    tables.UNTOLD: "#EDEDED",
+    tables.UNTESTED: "#FFFFFF",
+    "": "#F7F7F7",
+}
+UNPAIRED = (None, "", "")  # an algorithm with itself
+NUMBERED = 15  # algorithms at most whose cells have room for a number
 
 
-def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
-    """Test accuracy of each algorithm's default and tuned configuration: a point per seed, mean and 95 % interval.
+def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, control: Sequence[str] = ()) -> go.Figure:
+    """Test accuracy of each algorithm, a row each: tuned as a dot with its 95 % interval, the default as a hollow mark.
 
-    The interval is over searches, where each algorithm has several, else over seeds.
-    A configuration that diverged on some seed has the points of the others, and words in place of a mean.  objective:
-    what was searched for, if something else; then the test metric that reports it is shown.
+    Means are over searches, where each algorithm has several, else over seeds, and so is the interval.  Local and the
+    control, both tuned, are vertical lines: whom a federated algorithm should beat, and what luck alone does.
+    A configuration that diverged on some seed has words in place of a mean.
+
+    objective: what was searched for, if something else; then the test metric that reports it is shown.
+    control: the algorithm that took part twice, and its second name.
 
     >>> import pandas as pd
     >>> from fedtune.analysis import plots
@@ -33,67 +58,128 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     """
     metric = objective.reported(evaluations)
     words, within = in_words(metric), limits(metric)
-    title = f"{words[:1].upper()}{words[1:]} of each algorithm, default and tuned, on fresh seeds"
+    title = f"{words[:1].upper()}{words[1:]} of each algorithm on fresh seeds, tuned and default"
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
     evaluations = tables.with_units(evaluations)
-    tuned = evaluations["chosen"].astype(bool)
-    both = {"default": evaluations[evaluations["configuration"] == "default"], "tuned": evaluations[tuned]}
-    means = both["tuned"].groupby("algorithm")[metric].agg(lambda v: v.mean(skipna=False))
-    means = means.sort_values(ascending=objective.sign_of(metric) < 0)  # what diverged comes last, as in the table
-    order = [*means.index, *(a for a in dict.fromkeys(evaluations["algorithm"]) if a not in means.index)]
+    kinds = {"tuned": evaluations["chosen"].astype(bool), "default": evaluations["configuration"] == DEFAULT}
+    runs = {kind: dict(list(evaluations[of].groupby("algorithm", sort=False))) for kind, of in kinds.items()}
+    means = {kind: {a: statistics.mean(tables.numbers(r, metric)) for a, r in of.items()} for kind, of in runs.items()}
+    names = [a for a in dict.fromkeys(evaluations["algorithm"]) if a not in control[1:]]
+    tuned, sign = {a: means["tuned"].get(a, NONE).mean for a in evaluations["algorithm"]}, objective.sign_of(metric)
+    order = sorted(names, key=lambda a: (math.isnan(tuned[a]), -sign * tuned[a]))  # what diverged last, as in the table
     figure = go.Figure()
-    for (name, rows), colour, offset in zip(both.items(), (COLOURS[4], COLOURS[0]), (0.16, -0.16), strict=True):
-        seeds = rows.dropna(subset=[metric])
-        y = [order.index(a) + offset for a in seeds["algorithm"]]
+    lines = {LOCAL: f"{LOCAL}, tuned"} | {a: f"{a}, the control" for a in control[1:]}
+    for (a, name), dash in zip(lines.items(), DASHES[1:], strict=False):
+        if not math.isnan(x := tuned.get(a, math.nan)):
+            line = {"color": GREY if a == LOCAL else COLOURS[3], "dash": dash, "width": 2}
+            ends = {"x": [x, x], "y": [-0.5, len(order) - 0.5], "mode": "lines", "line": line, "name": name}
+            figure.add_scatter(**ends, hovertemplate=f"{name}: {_interval(means['tuned'][a], metric)}<extra></extra>")
+    for kind, marker in MARKS.items():
+        some = {a: m for a in order if not math.isnan((m := means[kind].get(a, NONE)).mean)}
+        above, below = statistics.arms([m.mean for m in some.values()], [m.half for m in some.values()], within)
+        bars = {"error_x": {"array": above, "arrayminus": below, "thickness": 2, "width": 6}} if kind == "tuned" else {}
         figure.add_scatter(
-            x=seeds[metric],
-            y=y,
+            x=[m.mean for m in some.values()],
+            y=[order.index(a) for a in some],
             mode="markers",
-            name=f"{name}, each seed",
-            legendgroup=name,
-            showlegend=False,
-            marker={"color": see_through(colour, 0.45), "size": 7},
-            text=seeds["seed"],
-            hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
+            name=kind,
+            marker=marker,
+            text=[_interval(m, metric) for m in some.values()],
+            hovertemplate=kind + ": %{text}<extra></extra>",
+            **bars,
         )
-        lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")[metric]}
-        of = {a: tables.numbers(runs, metric) for a, runs in rows.groupby("algorithm")}
-        diamonds = [(a, statistics.mean(of[a])) for a, (bad, _) in lost.items() if not bad]
-        above, below = statistics.arms([m.mean for _, m in diamonds], [m.half for _, m in diamonds], within)
-        figure.add_scatter(
-            x=[m.mean for _, m in diamonds],
-            y=[order.index(a) + offset for a, _ in diamonds],
-            mode="markers",
-            name=name,
-            legendgroup=name,
-            marker={"color": colour, "size": 11, "symbol": "diamond"},
-            error_x={"array": above, "arrayminus": below, "thickness": 2, "width": 6},
-            text=[statistics.interval(*m, ".4f", within=within) for _, m in diamonds],
-            hovertemplate=name + ": %{text}<extra></extra>",
-        )
-        for a, (bad, g) in lost.items():
-            how = trial_states.loss_word(rows.loc[rows["algorithm"] == a, "reason"]) if "reason" in rows else "diverged"
-            if bad:  # beside its points; where there are none, in the middle
-                figure.add_annotation(
-                    text=f"{name} {how} in {bad} of {len(g)}",
-                    x=0.5 if g.isna().all() else g.max(),
-                    xref="paper" if g.isna().all() else "x",
-                    y=order.index(a) + offset,
-                    xanchor="left",
-                    xshift=8,
-                    showarrow=False,
-                    font={"size": 11, "color": colour},
-                )
-    figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
-    figure.update_xaxes(title=f"{words}, last round")
-    how = trial_states.loss_word(evaluations["reason"] if "reason" in evaluations else ())
-    gone = f", none where a seed {how}" if figure.layout.annotations else ""
+        _say_lost(figure, kind, {i: runs[kind][a] for i, a in enumerate(order) if a in runs[kind]}, metric)
+    figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, range=[len(order) - 0.5, -0.5])
+    figure.update_xaxes(title=f"{words}, last round", tickformat=_ticks(metric))
     units = evaluations[tables.UNIT].nunique()
-    n = f"n = {several(units, 'seed')}" if units == evaluations["seed"].nunique() else f"n = {units} searches"
-    n += f"; diamonds: mean with its 95 % interval{gone}"
-    return finish(figure, title, n, height=110 + 46 * len(order), legend=1)
+    n = f"n = {several(units, 'seed' if units == evaluations['seed'].nunique() else 'search')}"
+    return finish(figure, title, f"{n}; bars: 95 % interval", height=120 + 34 * len(order), legend=2)
+
+
+def _say_lost(figure: go.Figure, kind: str, runs: Mapping[int, pd.DataFrame], metric: str) -> None:
+    """Words at the end of a row whose configuration has no mean, as some of its runs have no figure."""
+    for row, of in runs.items():
+        if bad := int(of[metric].isna().sum()):
+            how = trial_states.loss_word(of["reason"]) if "reason" in of else "diverged"
+            figure.add_annotation(
+                text=f"{kind} {how} in {bad} of {len(of)}",
+                x=1,
+                xref="paper",
+                y=row + (0.28 if kind == "default" else -0.28),
+                xanchor="right",
+                showarrow=False,
+                font={"size": 11, "color": MARKS[kind]["color"]},
+            )
+
+
+def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
+    """Every two tuned algorithms: row minus column in each cell, and its verdict as the cell's colour.
+
+    table: a comparison's pairs.csv, the best algorithm first.  With one search of each algorithm there is no verdict.
+
+    >>> import pandas as pd
+    >>> from fedtune.analysis import plots
+    >>> figure = plots.pairs(pd.read_csv("runs/COMPARISON/pairs.csv"))
+    >>> figure.write_html("pairs.html")
+    """
+    title = "Every two tuned algorithms: row minus column"
+    if table.empty:
+        return nothing(title, "there are no two algorithms")
+    metric = str(table["metric"].iloc[0]) if "metric" in table else objective.tested
+    order = list(dict.fromkeys([*table["algorithm"], *table["other"]]))
+    cells = _cells(table, metric, objective.sign_of(metric))
+    z, text, words = ([[cells.get((a, b), UNPAIRED)[i] for b in order] for a in order] for i in range(3))
+    steps = [((i + k) / len(CELLS), colour) for i, colour in enumerate(CELLS.values()) for k in (0, 1)]
+    figure = go.Figure().add_heatmap(
+        x=order,
+        y=order,
+        z=z,
+        zmin=-0.5,
+        zmax=len(CELLS) - 0.5,
+        colorscale=steps,
+        xgap=2,
+        ygap=2,
+        text=text,
+        texttemplate="%{text}" if len(order) <= NUMBERED else None,
+        customdata=words,
+        hovertemplate="%{customdata}<extra></extra>",
+        hoverongaps=False,
+        showscale=False,
+    )
+    for kind in [kind for i, kind in enumerate(CELLS) if kind and any(i in row for row in z)]:
+        square = {"symbol": "square", "size": 12, "color": CELLS[kind], "line": {"width": 1, "color": GREY}}
+        figure.add_scatter(x=[None], y=[None], mode="markers", name=kind, marker=square, showlegend=True)
+    figure.update_xaxes(side="top", tickangle=-90 if len(order) > 3 else 0, showgrid=False, ticks="")
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
+    note = f"{'points' if is_share(metric) else in_words(metric)}, on fresh seeds; n = {several(len(table), 'pair')}"
+    height = 60 + max(20, 34 - len(order) // 2) * len(order)
+    figure = finish(figure, title, note, height=height, legend=2)
+    return figure.update_layout(margin={"b": 60})  # its axis is above
+
+
+def _cells(table: pd.DataFrame, metric: str, sign: int) -> dict[tuple[str, str], tuple[int | None, str, str]]:
+    """Of each row and column the number of its colour, its text, and all in words.  sign: -1 where less is better."""
+    cells: dict[tuple[str, str], tuple[int | None, str, str]] = {}
+    verdicts = table["verdict"].astype(object).fillna("") if "verdict" in table else [""] * len(table)
+    scale, short, long = (100, "+.1f", "+.2f") if is_share(metric) else (1, "+.3f", "+.4f")
+    for row, verdict in zip(table.itertuples(), verdicts, strict=True):
+        for a, b, d in ((row.algorithm, row.other, row.difference), (row.other, row.algorithm, -row.difference)):
+            kind = {True: "row is better", False: "row is worse"}[sign * d > 0] if verdict == tables.LARGER else verdict
+            said = f"{a} − {b}: {statistics.interval(scale * d, scale * row.half, long)}, {verdict or 'no verdict'}"
+            cells[a, b] = ([*CELLS].index(kind), statistics.number(scale * d, short), said)
+    return cells
+
+
+def _ticks(metric: str) -> str:
+    return ".3~%" if is_share(metric) else ""
+
+
+def _interval(of: statistics.Mean, metric: str) -> str:
+    scale, form, unit = (100, ".2f", " %") if is_share(metric) else (1, ".4f", "")
+    low, high = limits(metric)
+    return statistics.interval(scale * of.mean, scale * of.half, form, within=(scale * low, scale * high)) + unit
 
 
 def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin: float = 0.0) -> go.Figure:
@@ -132,14 +218,14 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
             line={"color": colour, "dash": DASHES[i // len(COLOURS) % len(DASHES)], "width": 2.5},
             marker={"size": 6},
             text=[
-                f"{statistics.interval(mean, half, '.4f', within=within)}, place {rank}, {rounds:.0f} rounds trained"
+                f"{_interval(statistics.Mean(mean, half), objective.name)}, place {rank}, {rounds:.0f} rounds trained"
                 for mean, half, rank, rounds in shown
             ],
             hovertemplate=name + " after %{x}: %{text}<extra></extra>",
         )
     ticks = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
     figure.update_xaxes(title="trials of each search", type="log", tickvals=ticks, ticktext=[str(n) for n in ticks])
-    figure.update_yaxes(title=words)
+    figure.update_yaxes(title=words, tickformat=_ticks(objective.name))
     searches = int(table["searches"].iloc[0])
     note = f"n = {several(searches, 'search')} of each; "
     note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands

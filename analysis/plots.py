@@ -9,7 +9,7 @@ Every figure has a title that says what was varied, units on its axes, and n.  W
 the figure, the figure says so.  Those of an Optuna study are Optuna's own.
 """
 
-from fedtune.analysis.comparison_plots import by_budget, comparison
+from fedtune.analysis.comparison_plots import by_budget, comparison, pairs
 from fedtune.analysis.cost_plots import accuracy_communication, best_so_far
 from fedtune.analysis.curve_plots import learning_curves
 from fedtune.analysis.found_plots import found
@@ -36,6 +36,7 @@ __all__ = [
     "interaction",
     "learning_curves",
     "mattered",
+    "pairs",
     "parallel",
     "pooled",
     "per_client",

@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
             "fedtune compare --algos mine.py,fedavg --scenario fmnist-dir0.1 --name mine",
         ),
     )
+    p.add_argument("--dry-run", action="store_true", help="say what it would do and how long that takes; start nothing")
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
     return p
 
@@ -27,9 +28,11 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune compare` and return its exit status."""
-    options = ComparisonOptions(**arguments.given(parser().parse_args(argv), ComparisonOptions))
+    args = parser().parse_args(argv)
+    options = ComparisonOptions(**arguments.given(args, ComparisonOptions))
     with quick_imports():
         from fedtune.studies.comparison import comparison
         from fedtune.studies.comparison import plan as comparison_plan
 
-    return comparison.run(comparison_plan.make(options))
+    plan = comparison_plan.make(options)
+    return comparison.dry_run(plan) if args.dry_run else comparison.run(plan)

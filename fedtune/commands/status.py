@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 def shown(status: Status, name: str = "") -> Group:
     """A run's status for the terminal: what there is to say, then each search, or the table of the best trials.
 
-    name: that of the folder of one of a comparison's searches.
+    name: what one of a comparison's searches is.
     """
     from rich.console import Group
 
@@ -49,10 +49,10 @@ def shown(status: Status, name: str = "") -> Group:
     whose = f"{name}: " if name else ""
     lines = "\n" * bool(name) + whose + "\n".join(status.lines)
     if isinstance(status, ComparisonStatus):
-        return Group(lines, *(shown(search, search.run.name) for search in status.searches))
+        return Group(lines, *map(shown, status.searches, status.called))
     if not isinstance(status, SearchStatus):
         return Group(lines)
     if status.best is None:
         return Group(lines, "no round was reported yet")
     best = status.best
-    return Group(lines, terminal.AnyWidth(best.columns, best.rows, best.columns[:2], f"{whose}{best.title}"))
+    return Group(lines, terminal.AnyWidth(best.columns, best.rows, best.columns[:2], best.title))

@@ -17,7 +17,8 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
-from fedtune.studies.comparison.results import Results
+from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
+from fedtune.studies.comparison.text import paired
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -130,21 +131,23 @@ def _clients(f: Findings) -> list[Shown]:
     return [drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
-def of_comparison(found: Results) -> list[Shown]:
-    """The figures of a comparison: the test metric on fresh seeds by algorithm, and what searches saw by trials."""
+def of_comparison(found: Results) -> dict[str, list[Shown]]:
+    """The figures of a comparison by their heading: the algorithms first, then the pairs, and what searches saw."""
     if found.evaluations.empty:
-        return []
-    sentence = (
-        "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
-    )
-    figures = [drawn("Comparison", lambda: plots.comparison(found.compared, found.objective), sentence)]
+        return {}
+    by_algorithm = partial(plots.comparison, found.evaluations, found.objective, found.control)
+    sentence = "Overlapping intervals do not say whether two differ: the pairs below do."
+    figures = {"first": [drawn("Comparison", by_algorithm, sentence)]}
+    if len(found.pairs):
+        sentence = f"Differences are {paired(found.pairs, found.searches, found.margin)}."
+        figures[OF_PAIRS] = [drawn("Pairs", partial(plots.pairs, found.pairs, found.objective), sentence)]
     if len(found.by_budget):
         sentence = (
             "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
-            "order needs that many trials. The verdicts above are of fresh seeds, and stand apart."
+            "order needs that many trials. The verdicts are of fresh seeds, and stand apart."
         )
         by_budget = partial(plots.by_budget, found.by_budget, found.objective, found.margin)
-        figures.append(drawn("Against budget", by_budget, sentence))
+        figures[OF_TUNED] = [drawn("Against budget", by_budget, sentence)]
     return figures
 
 

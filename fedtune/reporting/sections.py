@@ -26,7 +26,7 @@ from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.comparison.results import Results
+from fedtune.studies.comparison.results import OF_PAIRS, OF_TESTS, OF_TUNED, Results
 from fedtune.user_code import user_files
 
 
@@ -40,6 +40,7 @@ class Section:
     state: str  # finished, running, interrupted, …
     lead: str  # the result in a sentence, and how sure it is
     tables: list[TextTable]
+    figures: dict[str, list[Shown]]  # by what they tell, or the heading that they stand under
     provenance: Provenance
     advice: list[Advice]
     is_comparison: ClassVar[bool]
@@ -50,7 +51,6 @@ class SearchSection(Section):
     """A search's part of the page."""
 
     findings: Findings
-    figures: dict[str, list[Shown]]  # by what they tell
     trials: TextTable
     choice: TextTable | None  # trials that were trained on more seeds before one was named
     is_comparison = False
@@ -60,9 +60,11 @@ class SearchSection(Section):
 class Comparison(Section):
     """A comparison's part of the page."""
 
-    figures: list[Shown]
+    done: str  # what was done
+    folded: dict[str, list[TextTable]]  # the other tables, by the heading that they stand under
+    told: bool  # whether any two can be told apart
     command: str
-    warnings: list[str]
+    warnings: list[str]  # what concerns the whole first
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
     searches: list[SearchSection]
     method: str = ""  # in Markdown, for a paper
@@ -212,18 +214,23 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     if lacking := [a for a in algorithms if a not in {a for a, _ in of_searches}]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
+    done = _done(record, over, len(found.evaluations) > 0)
+    folded: dict[str, list[TextTable]] = {"": [], OF_PAIRS: [], OF_TESTS: [], OF_TUNED: []}
+    for t, frame, under in found.titled(told=True):
+        shown = TextTable(t[:1].upper() + t[1:], [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
+        folded[under].append(shown)
     return Comparison(
         anchor=anchor,
         name=run.absolute().name,
         title=found.title,
         state=state,
-        lead=" ".join([*found.sentences * over, _done(record, over, len(found.evaluations) > 0)]),
+        lead=" ".join(found.sentences * over) or done,
+        done=done if found.sentences * over else "",
         command=provenance.command_again(record),
         warnings=warnings,
-        tables=[
-            TextTable(t[:1].upper() + t[1:], [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
-            for t, frame in found.titled()
-        ],
+        tables=folded.pop(""),
+        folded=folded,
+        told=len(found.pairs) > 0 and len(comparison_text.told(found.pairs)) > 0,
         best=found.best,
         figures=report_figures.of_comparison(found),
         searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches.values(), 1)] if with_searches else [],

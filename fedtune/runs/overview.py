@@ -18,7 +18,7 @@ from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
 from fedtune.runs import time_left
 from fedtune.runs.choice import usual_runs
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, search_of, searches_of
 from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import compared_in, rounds_of
 from fedtune.runs.trial_states import ALIVE, trained, trial_statuses
@@ -109,6 +109,7 @@ class ComparisonStatus(Status):
     """How a comparison stands."""
 
     searches: list[SearchStatus]  # those that have begun
+    called: list[str]  # what each of them is
 
 
 class Reader:
@@ -142,6 +143,7 @@ class Reader:
             counted="its searches are not kept here" if state == "finished" and not searches else counted,
             planned=planned,
             searches=searches,
+            called=[search_in_words(folder, record) for folder in folders],
         )
 
     def search(self, run: Path) -> SearchStatus:
@@ -205,6 +207,14 @@ def inner_searches(comparison: Path, record: Mapping[str, Any]) -> list[Path]:
     """The folders of a comparison's searches that have begun."""
     searches = int(record.get("searches", 1))
     return [f for name in record["algorithms"] for f in searches_of(comparison, user_files.plain_name(name), searches)]
+
+
+def search_in_words(folder: Path, record: Mapping[str, Any]) -> str:
+    """Which of a comparison's searches lies in a folder: `fedavg-again+2 (the control, search 2 of 3)`."""
+    (name, number), searches = search_of(folder), record.get("searches", 1)
+    what = ["the control"] if name in map(user_files.plain_name, record.get("control", [])[1:]) else []
+    what += [f"search {number + 1} of {searches}"] * (searches > 1)
+    return f"{folder.name} ({', '.join(what)})" if what else folder.name
 
 
 def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:

@@ -29,6 +29,7 @@ from fedtune.runs.trial_states import FAILED
 if TYPE_CHECKING:  # what a worker need not load to train: Ray Tune, pandas and rich take it 1.5 s
     from fedtune.tuning.space_types import Config
 
+LINES = 10  # that say how far they are, where no bar does
 RETRIES = 3  # of a run that is ended from outside, as many as a trial has
 
 
@@ -98,7 +99,7 @@ def run_all(
             for note in outcome.notes:
                 say(f"note: {run.label}: {note}")
             bar.update(task, advance=1, description=run.label)
-            if bar.disable:  # in no terminal
+            if bar.disable and (len(done) == len(runs) or not len(done) % max(1, len(runs) // LINES)):  # in no terminal
                 say(f"note: {title}: {len(done)} of {len(runs)} done ({run.label})")
     if runs and all(o.reason.startswith(FAILED) for o in done.values()):  # more likely to be mended than bad luck
         for run in runs if folder else ():

@@ -87,12 +87,13 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
     record = p.workload.to_record() | p.goal.to_record()
     of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text())
+    if in_comparison:  # it says all this once, for all its searches
+        return
     for caveat in of_search + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    if not in_comparison:
-        _say_next(p, config, sum(counts.values()))
+    _say_next(p, config, sum(counts.values()))
 
 
 def _say_next(p: SearchPlan, config: Config, trials: int) -> None:

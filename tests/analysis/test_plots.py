@@ -451,29 +451,49 @@ def test_the_curve_by_budget_shows_means_bands_and_where_the_order_stays() -> No
     assert [len(of) for of in settled] == [1, 0], "with no pair that far apart there is no order to stay"
 
 
-def test_a_comparison_shows_each_seed_and_the_interval_of_the_mean() -> None:
+def test_a_comparison_shows_the_tuned_mean_with_its_interval_and_the_default() -> None:
     lost = EVALUATIONS["test_acc"].mask((EVALUATIONS["algorithm"] == "fedavg") & (EVALUATIONS["seed"] == 2))
     figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
-    seeds = {t.name: list(t.x) for t in figure.data if t.name.endswith("seed")}
-    assert seeds == {n: pytest.approx([0.2, 0.3, 0.3, 0.4, 0.5]) for n in ("default, each seed", "tuned, each seed")}
-    diamonds = next(t for t in figure.data if t.name == "tuned")
+    default, tuned = figure.data
     want = [statistics.mean([0.3, 0.4, 0.5])]  # of fedavg no mean: the survivors' would be too good
-    assert list(diamonds.x) == pytest.approx([m.mean for m in want])
-    assert list(diamonds.error_x.array) == pytest.approx([m.half for m in want])
-    assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "none where a seed diverged" in title(figure)
-    told = [(a.text, round(a.x, 9), round(a.y)) for a in figure.layout.annotations]
-    assert told == [("default diverged in 1 of 3", 0.3, 1), ("tuned diverged in 1 of 3", 0.3, 1)]
+    assert list(tuned.x) == list(default.x) == pytest.approx([m.mean for m in want])
+    assert list(tuned.error_x.array) == pytest.approx([m.half for m in want]) and default.error_x.array is None
+    assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "n = 3 seeds" in title(figure)
+    told = [(a.text, a.y) for a in figure.layout.annotations]
+    assert told == [("default diverged in 1 of 3", 1.28), ("tuned diverged in 1 of 3", 0.72)]
     assert not plots.comparison(EVALUATIONS).layout.annotations
     lost = EVALUATIONS["test_acc"].mask(EVALUATIONS["algorithm"] == "gfpl")
     figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
-    assert [(a.text, a.xref) for a in figure.layout.annotations][1] == ("tuned diverged in 3 of 3", "paper")
     assert list(figure.layout.yaxis.ticktext) == ["fedavg", "gfpl"]
 
 
+def test_local_and_the_control_are_lines_through_a_comparison() -> None:
+    again = EVALUATIONS[EVALUATIONS["algorithm"] == "gfpl"].assign(algorithm="gfpl-again")
+    runs = pd.concat([EVALUATIONS.replace({"algorithm": {"fedavg": "local"}}), again], ignore_index=True)
+    figure = plots.comparison(runs, control=("gfpl", "gfpl-again"))
+    lines = {t.name: list(t.x) for t in figure.data if t.mode == "lines"}
+    assert lines == {"local, tuned": pytest.approx([0.3] * 2), "gfpl-again, the control": pytest.approx([0.4] * 2)}
+    assert list(figure.layout.yaxis.ticktext) == ["gfpl", "local"]
+
+
+def test_every_pair_stands_twice_in_the_matrix_with_the_verdict_of_its_row() -> None:
+    rows = [("a", "b", 0.1, "larger"), ("a", "c", 0.002, "within the margin"), ("b", "c", -0.098, "cannot be told")]
+    table = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "verdict"]).assign(half=0.01)
+    cells, *legend = plots.pairs(table).data
+    assert [list(row) for row in cells.text] == [["", "+10.0", "+0.2"], ["−10.0", "", "−9.8"], ["−0.2", "+9.8", ""]]
+    better, worse, within, untold = range(4)
+    assert [list(row) for row in cells.z] == [[None, better, within], [worse, None, untold], [within, untold, None]]
+    assert [t.name for t in legend] == ["row is better", "row is worse", "within the margin", "cannot be told"]
+    assert cells.customdata[1][0] == "b − a: −10.00 ± 1.00, larger"
+    loss, *_ = plots.pairs(table.assign(metric="test_loss"), parse("val_loss")[0]).data
+    assert (loss.z[0][1], loss.z[1][0], loss.text[0][1]) == (worse, better, "+0.100")
+    assert len(plots.pairs(table.assign(verdict=np.nan)).data) == 1, "with one search no colour means anything"
+
+
 def test_what_is_drawn_around_a_mean_ends_where_the_metric_does() -> None:
-    for most, end in ((1.0, "(≤ 1)"), (0.1, "(≥ 0)")):
+    for most, end in ((1.0, "(≤ 100) %"), (0.1, "(≥ 0) %")):
         near = EVALUATIONS.assign(test_acc=(most - 0.1 * (EVALUATIONS["seed"] > 0)).clip(0))
-        for t in (t for t in plots.comparison(near).data if t.name in ("default", "tuned")):
+        for t in (t for t in plots.comparison(near).data if t.name == "tuned"):
             ends = [x + e for x, e in zip(t.x, t.error_x.array, strict=True)]
             starts = [x - e for x, e in zip(t.x, t.error_x.arrayminus, strict=True)]
             assert max(ends) <= 1 + 1e-12 and min(starts) >= -1e-12 and all(text.endswith(end) for text in t.text)

@@ -145,7 +145,7 @@ def test_where_further_seeds_decided_their_means_tell_how_far_the_runner_up_is()
     choice = [{"trial": t, "own": v, "val_acc": m, "reason": r} for v, (t, m, r) in zip(NEAR, rows, strict=False)]
     (found,) = advice.seeds_or_trials(made(NEAR, SPREAD, choice=choice, choose_seeds=2))
     assert "The runner-up (trial t0) is 1.00 points behind" in found.why
-    assert f"as much as {HALF / math.sqrt(2):.4f} can be chance on 2 seeds" in found.why
+    assert f"as much as {100 * HALF / math.sqrt(2):.2f} points can be chance on 2 seeds" in found.why
     assert found.todo == "Choose among the best on 4 seeds" and takes(found.command).choose_seeds == 4
     choice[0] |= {"val_acc": math.nan, "reason": "it diverged (seed 1)"}
     (found,) = advice.seeds_or_trials(made(NEAR, SPREAD, choice=choice, choose_seeds=2))

@@ -208,9 +208,10 @@ def test_a_comparison_names_each_of_its_searches(tmp_path: Path) -> None:
     for name in folders:
         (tmp_path / name).mkdir()
         shown(tmp_path / name, {"a": {"val_acc": 0.5}}, algorithm="local")
-    RunFiles(tmp_path, COMPARISON).write("finished", algorithms=["local"], searches=2, control=[])
+    names = {"algorithms": ["fedavg", "local"], "control": ["fedavg", "local"]}
+    RunFiles(tmp_path, COMPARISON).write("finished", searches=2, **names)
     page = console(width=150, file=io.StringIO(), record=True)
     page.print(status.shown(overview.Reader().read(tmp_path)))
     lines = [line.strip() for line in page.export_text().splitlines()]
-    for name in folders:
-        assert any(line.startswith(f"{name}: local, ") for line in lines) and f"{name}: highest last val_acc" in lines
+    for k, name in enumerate(folders, 1):
+        assert any(line.startswith(f"{name} (the control, search {k} of 2): local, ") for line in lines)

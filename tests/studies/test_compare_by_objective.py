@@ -72,7 +72,7 @@ def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
 def test_by_validation_accuracy_nothing_is_added() -> None:
     table, pairs = comparison_tables.table(evaluations(), SPENT, {}), comparison_tables.pairs(evaluations())
     assert list(table) == list(comparison_tables.COLUMNS) and "metric" not in pairs
-    assert "".join(table["algorithm"]) == "bca" and list(comparison_text.shown(table))[1] == "default %"
+    assert "".join(table["algorithm"]) == "bca" and list(comparison_text.shown(table))[1:3] == ["tuned %", "default %"]
     assert table.equals(comparison_tables.table(evaluations(), SPENT, {}, ACCURACY))
 
 
@@ -126,12 +126,23 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     untold = [("b", n, 0.1, "cannot be told") for n in ("a", "c", "local")]
     mine = pairs_of(*((n, "b", -0.1, "cannot be told") for n in ("a", "c", "local")))
     assert comparison_text.outcome(table, pairs_of(*untold), mine) == (  # where the best is a baseline itself: once
-        "b ranks first on fresh seeds with 90.20 ± 0.25 %; a, c and local cannot be told apart from b."
+        "No two of 4 can be told apart; b ranks first on fresh seeds with 90.20 ± 0.25 %."
     )
+    alone = pairs_of(("b", "d", 0.1, "larger"), ("c", "d", 0.1, "cannot be told"))
+    assert comparison_text.outcome(table, pairs_of(*untold), alone).endswith(
+        "%; by the tests with baselines alone, b is above d."
+    )
+    one = comparison_text.outcome(table, pairs_of(untold[0]), none := pairs_of())
+    assert one == "b ranks first on fresh seeds with 90.20 ± 0.25 %; a cannot be told apart from b."
+    lost = comparison_text.outcome(
+        table, pairs_of(("b", "a", 0.1, "not tested")), pairs_of(("a", "d", 0.1, "not tested"))
+    )
+    assert lost.endswith("; a could not be tested against b."), "once"
+    crowd = pairs_of(*(("b", f"x{i}", 0.1, "larger") for i in range(6)), ("b", "a", 0.1, "cannot be told"))
+    assert comparison_text.outcome(table, crowd, none).endswith("; 6 of 7 are below b; a cannot be told apart from b.")
     once = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, "")), pairs_of(("b", "local", 0.1, "")))
     assert once.startswith("b ranks first on fresh seeds with 90.20 ± 0.25 %, by one search of each algorithm: ")
     assert once.endswith("there is no verdict (--searches 3 or more give one).")
     loss = comparison_tables.table(evaluations(), SPENT, {}, LOSS)
-    none = pairs_of()
     assert comparison_text.outcome(loss, none, none) == "c ranks first on fresh seeds with test_loss 0.2980 ± 0.0025."
     assert comparison_text.outcome(table.assign(tuned=float("nan")), pairs, against) == ""

@@ -136,10 +136,10 @@ def _of_workers(caption: str, status: SearchStatus, links: Mapping[str, str]) ->
 
 def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
     rows = []
-    for s in status.searches:
+    for s, called in zip(status.searches, status.called, strict=True):
         counted = Markup("{}{}").format(s.counted, _progress(s))
         best = _in_percent(s.best).rows[0][3] if s.best else ""
-        rows.append([link(s.run.name, run_address(f"{name}/{s.run.name}")), s.state, counted, best])
+        rows.append([link(called, run_address(f"{name}/{s.run.name}")), s.state, counted, best])
     columns = ("search", "state", "trials", "best so far")
     going = [s for s in status.searches if s.workers and not s.over]
     workers = [_of_workers(f"{s.run.name}: what each worker does", s, {}) for s in going]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import interrupting
+from fedtune.core import interrupting, processors
 from fedtune.core.terminal import command_line, say, several
-from fedtune.runs import disk, provenance, reading, user_copies
+from fedtune.experiment.experiment import Experiment
+from fedtune.runs import disk, overview, provenance, reading, user_copies
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
@@ -23,6 +25,7 @@ from fedtune.tuning import ranges, saved_state
 from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
 
+HOURS = 3  # from which on a time is told in hours
 OVER = ("finished", "nothing found")  # states of a search that is not resumed
 
 
@@ -38,6 +41,8 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         if begun:
             stack.enter_context(files.lock())
         data = _data(c)
+        for line in c.in_words:
+            say(line)
         disk.require_room(c.folder)
         fits = stack.enter_context(search_study.connected(p, files, c.folder))
         files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
@@ -56,6 +61,37 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 return 130
             finish("finished", **_test_findings(c, data, files.entries))
             return 0
+
+
+def dry_run(c: ComparisonPlan) -> int:
+    """Say what the comparison would do, and about how long it would take; the exit status.  Nothing is started."""
+    for line in c.in_words:
+        say(line)
+    p, at_once = c.first, c.options.max_concurrent or max(1, int(processors.usable() / c.options.cpus_per_trial))
+    if p.budget.unit == "seconds":
+        seconds, by = p.budget.limit / p.workload.rounds, "their budget"
+    elif isinstance(p.workload, Experiment) and not (p.gpus or p.options.address):
+        seconds = _seconds_a_round(p)
+        by = f"a timed round of {p.workload.name} ({seconds:.2g} s)"
+    else:
+        return 0
+    minutes = math.ceil(c.rounds * seconds / at_once / 60)
+    took = several(minutes, "minute") if minutes < HOURS * 60 else f"{minutes / 60:.0f} hours"
+    say(f"at most about {took} by {by}, {at_once} at once; early stopping takes less")
+    return 0
+
+
+def _seconds_a_round(p: SearchPlan) -> float:
+    """Of the default configuration, after a first round, which takes longer."""
+    trains, w = p.workload.trainer, p.workload
+    prepared = trains.prepare(w, trains.load(w, p.options.data_dir, p.options.download), w.seed)
+    runs = trains.start(trains.settled(w, p.default(), prepared), p.default(), {w.seed: prepared})
+    try:
+        runs.step()
+        row = runs.step()
+    finally:
+        runs.close()
+    return float(row["seconds"] + row["eval_seconds"])
 
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:
@@ -101,7 +137,8 @@ def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
     for plans in c.searches:  # on the same seeds; those with the same source share what they train on
         prepared: dict[Any, list[Any]] = {}
         for p in plans.values():
-            say(f"\n{next(count)} of {several(len(c.every), 'search')}")
+            which = overview.search_in_words(p.folder, {"control": c.control, "searches": len(c.searches)})
+            say(f"\n{next(count)} of {several(len(c.every), 'search')}: {which}")
             source = p.workload.trainer.source(p.workload)
             if source not in prepared:
                 prepared[source] = search_study.prepare(p, data)

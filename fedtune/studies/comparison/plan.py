@@ -16,7 +16,9 @@ from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.experiment.scenarios import OWN, find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
+from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
+from fedtune.studies.comparison.text import listed
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -94,6 +96,32 @@ class ComparisonPlan:
         return lines
 
     @property
+    def runs(self) -> tuple[int, int, int]:
+        """At most how many runs its trials are, how many choose among the best, and how many are on fresh seeds."""
+        searches, p, options = len(self.every), self.first, self.options
+        choosing = usual_runs(options.choose_seeds) * bool(p.choosing)
+        return searches * p.trials * p.seeds, searches * choosing, searches * (1 + options.candidates) * options.seeds
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of all these, if nothing is stopped early."""
+        return sum(self.runs) * self.first.workload.rounds
+
+    @property
+    def in_words(self) -> list[str]:
+        """What it will do."""
+        own, k, p = [n for n in self.compared if n not in self.baselines], len(self.searches), self.first
+        own += [f"the baseline{'s' * (len(self.baselines) > 1)} {listed(self.baselines)}"] if self.baselines else []
+        own += [f"the control {name}" for name in self.control[1:]]
+        who = f"{several(len(self.plans), 'algorithm')} ({', '.join(own)})"
+        unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
+        trials = f"{several(len(self.every) * p.trials, 'trial')} of at most {p.budget.limit:g} {unit}"
+        choosing, fresh = (several(runs, "run") for runs in self.runs[1:])
+        then = f"{choosing} to choose among each search's best, and " * bool(self.runs[1]) + f"{fresh} on fresh seeds"
+        times = f"{who} × {several(k, 'search')} × {several(p.trials, 'trial')}"
+        return [f"{times} = {trials}", f"then {then}; in all at most {self.rounds:,} rounds"]
+
+    @property
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the searches are made of."""
         return user_files.merged(*(p.own for p in self.plans.values()))
@@ -166,13 +194,14 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
-    numbered = [
-        {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
-        for k in range(1, options.searches)
-    ]
-    tested = tuple(b for b in baselines if b in plans)
-    made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
-    made = _with_control(made) if options.control and numbered else made
+    with terminal.silent():  # the first ones have said what there is to say
+        numbered = [
+            {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
+            for k in range(1, options.searches)
+        ]
+        tested = tuple(b for b in baselines if b in plans)
+        made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
+        made = _with_control(made) if options.control and numbered else made
     for line in made.unlike:
         say(f"note: not alike in all algorithms, by --preset {options.preset}: {line}")
     user_files.register(made.own)

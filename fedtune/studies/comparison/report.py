@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core.terminal import command_line, near, say, say_table
+from fedtune.core.terminal import command_line, console, near, say, say_table, several
 from fedtune.experiment.scenarios import find
 from fedtune.runs import overview
 from fedtune.runs.files import RunFiles, write_whole
@@ -23,7 +23,7 @@ from fedtune.studies.ray_tasks import Outcome
 from fedtune.user_code.user_files import plain_name
 
 PACKAGES = "for a paper; needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}"
-PUBLISHED = "published (in brackets: for another data set, not comparable)"
+SHOWN = 5  # lines of what to know that are printed; the report has all
 
 
 def report(
@@ -49,13 +49,6 @@ def report(
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for figures in cells.values() for v in figures))
     caveats = found.caveats({name: RunFiles(of[0]).record for name, of in runs.items()})
-    for line in found.sentences:
-        say(f"\n{line}")
-    for title, text in found.titled():
-        say_table(title, text, text.values.tolist(), left=("tuned hyperparameters",))
-    for heading, lines in ((PUBLISHED, notes), ("what to know before you trust this", caveats)):
-        if lines:
-            say("\n".join([heading, *(f"- {line}" for line in lines)]))
     origin = provenance_line(record, [*(n for r in records for n in commits_of(r)), *(o.commit for o in outcomes)])
     searched, spent = found.table["search_seconds"].sum(), sum(o.seconds for o in outcomes)
     took = f"{searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
@@ -66,17 +59,34 @@ def report(
     write_whole(files.method_latex_file, citations.latex(sentences))
     version = record.get("versions", {}).get("fedtune", "")
     write_whole(files.references_file, citations.bibtex(sentences, version))
-    for line in warnings:
-        say(line)
-    say(f"folder: {near(c.folder)}")
-    say(f"report: {command_line('report', c.folder)}")
-    say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
+    _show(found, files, [*warnings, *caveats])
     return {
         "unequal": unequal,
         "outcome": comparison_text.outcome(found.table, found.pairs, found.against),
         "contrasts": _entries(found.pairs),
         "control_contrast": _entries(found.twice),
     }
+
+
+def _show(found: Results, files: RunFiles, known: Sequence[str]) -> None:
+    """Print the sentence, the table and few lines.  known: what to know before one trusts the comparison."""
+    for line in found.sentences:
+        say(f"\n{line}")
+    opening = next(iter(found.titled()), None)
+    if opening:
+        text = comparison_text.fitting(opening.text, console().width)
+        say(f"\n{opening.title}")
+        say_table("", text, text.values.tolist())
+    told = comparison_text.told(found.pairs) if len(found.pairs) else ()
+    for line in known[:SHOWN]:
+        say(line)
+    if more := len(known) - SHOWN if len(known) > SHOWN else 0:
+        say(f"{several(more, 'more line')} of this kind in {near(files.markdown_file)} and the report")
+    if found.searches > 1 and len(told):
+        say(f"{len(told)} of {several(len(found.pairs), 'pair')} can be told apart: the report has them")
+    say(f"folder: {near(files.path)}")
+    say(f"report: {command_line('report', files.path)}")
+    say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
 
 
 def _results(
@@ -113,7 +123,7 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 
 
 def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None:
-    titled, sentences = found.titled(), found.sentences
+    titled, sentences = [of[:2] for of in found.titled()], found.sentences
     heading = "\n\n".join([f"# {found.title}", f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     write_whole(files.markdown_file, "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import limits
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
-from fedtune.core.statistics import interval
 from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
 from fedtune.runs import reading
@@ -24,6 +22,15 @@ from fedtune.studies.comparison.tables import COLUMNS, FAILED_COLUMNS, OBJECTIVE
 TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict")
 UNITS = {"mb": "MB", "seconds": "s"}
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
+OF_PAIRS, OF_TESTS, OF_TUNED = "Pairs", "Tests of pairs, and the control", "Configurations, budget and cost"  # folded
+
+
+class Titled(NamedTuple):
+    """A table as text."""
+
+    title: str
+    text: pd.DataFrame
+    under: str = ""  # the heading that it stands under in a report; "" for the one that opens it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +122,11 @@ class Results:
     @property
     def best(self) -> tuple[str, str]:
         """The best algorithm with its tuned figure, and that of its default; "" without any."""
-        rows = self.table[~self.table["algorithm"].isin(self.control[1:])] if len(self.table) else self.table
-        if rows.empty or rows["tuned"].isna().all():
+        if self.table.empty or self.table["tuned"].isna().all():
             return "", ""
-        row = rows.iloc[0] if "metric" in rows else rows.loc[rows["tuned"].idxmax()]  # the best stands first
-        within = limits(row.get("metric", "test_acc"))
-        tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
-        return f"{row['algorithm']} {tuned}", default
+        name, tuned, default, *_ = text.shown(self.table).iloc[0]  # the best stands first
+        unit = " %" * text.in_percent(self.table)
+        return f"{name} {tuned}{unit}", f"{default}{unit}"
 
     def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What to know before you trust it.  records: of each algorithm's first search."""
@@ -132,28 +137,42 @@ class Results:
             return lines
         return [*lines, *text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared)]
 
-    def titled(self) -> list[tuple[str, pd.DataFrame]]:
-        """The tables as text, each under its title; without those that are empty."""
-        pairs, against, budget, table = self.pairs, self.against, self.by_budget, self.table
-        few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > text.MANY else ""
-        tuned = f"tuned, {text.paired(pairs, self.searches, self.margin)}{few}: ± of each pair by itself"
-        titled: list[tuple[str, pd.DataFrame]] = []
-        if len(table):
-            titled.append((self._figures_title(), text.shown(table)))
-        if len(pairs):
-            titled.append((f"{tuned}, p corrected by Holm for all pairs", text.shown_pairs(pairs)))
-        if len(against):
-            whom = f"against {' and '.join(dict.fromkeys(against['other']))}, tuned"
-            title = f"{whom}: p corrected by Holm for these {len(against)}"
-            titled.append((title, text.shown_pairs(against, every=True)))
-        if len(self.twice):
-            titled.append((text.OF_CONTROL, text.shown_pairs(self.twice).drop(columns="p (Holm)")))
-        if len(budget):
-            titled.append((text.of_budget(budget), text.against_budget(budget)))
+    def titled(self, told: bool = False) -> list[Titled]:
+        """The tables as text, each under its title; without those that are empty.
+
+        told: of pairs only those that can be told apart.
+        """
+        titled: list[Titled] = []
+        if len(table := self.table):
+            figures = text.shown(table)
+            more = figures.drop(columns=list(figures)[1 : text.OPENING])
+            titled.append(Titled(self._figures_title(), figures.iloc[:, : text.OPENING]))
+            if more.shape[1] > 1:
+                titled.append(Titled("more of the tuned configurations, in %", more, OF_TUNED))
+        titled += self._titled_pairs(told)
+        if len(budget := self.by_budget):
+            titled.append(Titled(text.of_budget(budget), text.against_budget(budget), OF_TUNED))
         if len(table):
             found = table[["algorithm", "configuration"]].rename(columns={"configuration": "tuned hyperparameters"})
-            titled += [(self._cost_title(), text.costs(table)), ("what the searches found", found)]
+            titled.append(Titled(self._cost_title(), text.costs(table), OF_TUNED))
+            titled.append(Titled("what the searches found", found, OF_TUNED))
         return titled
+
+    def _titled_pairs(self, told: bool) -> list[Titled]:
+        pairs, against = (text.told(of) if told and len(of) else of for of in (self.pairs, self.against))
+        some = f"{len(pairs)} of {several(len(self.pairs), 'pair')} that can be told apart: " * told
+        few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > text.MANY else ""
+        tuned = f"{some}tuned, {text.paired(self.pairs, self.searches, self.margin)}{few}: ± of each pair by itself"
+        whom = f"against {' and '.join(dict.fromkeys(against['other']))}, tuned" if len(against) else ""
+        every = [
+            (f"{tuned}, p corrected by Holm for all pairs", pairs, False),
+            (f"{whom}: p corrected by Holm for these {len(self.against)}", against, True),
+            (text.OF_CONTROL, self.twice, False),
+        ]
+        shown = [Titled(title, text.shown_pairs(of, every=all_of), OF_TESTS) for title, of, all_of in every if len(of)]
+        if len(self.twice):
+            shown[-1] = shown[-1]._replace(text=shown[-1].text.drop(columns="p (Holm)"))
+        return shown
 
     def _figures_title(self) -> str:
         own = ", each with its own partition" if "scenario" in self.record else ""

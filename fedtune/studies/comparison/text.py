@@ -14,11 +14,13 @@ from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.core.terminal import printable, several
 from fedtune.runs.tables import DEFAULT
 from fedtune.runs.trial_states import FAILED
-from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN, configurations
+from fedtune.studies.comparison.tables import LARGER, LEVEL, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
+OPENING = 6  # columns of the table that opens a report; the others follow in one of their own
+NAMED = 5  # names that a sentence lists; more are counted
 ONE_SEARCH = (
     "by one search of each algorithm: what another search would find is not known, so there is no verdict "
     "(--searches 3 or more give one)"
@@ -40,13 +42,28 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     first = f"{best} ranks first on fresh seeds with {figure}"
     if not judged(pairs):
         return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
-    of_best = pairs[pairs["algorithm"] == best]
+    alone, of_best = "", pairs[pairs["algorithm"] == best]
     of_best = of_best.assign(algorithm=of_best["other"], difference=-of_best["difference"])
-    clauses, told = [first, *_differing(of_best, best)], {*zip(of_best["algorithm"], of_best["verdict"], strict=True)}
+    if len(pairs) > 1 and (pairs["verdict"] == UNTOLD).all():
+        first = f"No two of {len({*pairs['algorithm'], *pairs['other']})} can be told apart; {first}"
+        of_best, against, alone = (
+            of_best[:0],
+            against[against["verdict"] != UNTOLD],
+            "by the tests with baselines alone, ",
+        )
+    clauses, said = [first, *_differing(of_best, best)], {*zip(of_best["algorithm"], of_best["verdict"], strict=True)}
+    lost = set(of_best.loc[of_best["verdict"] == UNTESTED, "algorithm"])  # neither against anybody else
+    against = against[~(against["algorithm"].isin(lost) & (against["verdict"] == UNTESTED))]
     for baseline, of in against[against["other"] != best].groupby("other", sort=False):
-        anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in told)
-        clauses += _differing(of[anew], str(baseline))
+        anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in said)
+        clauses += [f"{alone}{clause}" for clause in _differing(of[anew], str(baseline))]
     return "; ".join(clauses) + "."
+
+
+def told(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs that can be told apart, or surely cannot; with one search, those with a corrected p below 5 %."""
+    by_verdict = judged(pairs)
+    return pairs[pairs["verdict"].isin([LARGER, WITHIN]) if by_verdict else pairs["p_holm"] < LEVEL]
 
 
 def of_budget(table: pd.DataFrame) -> str:
@@ -81,7 +98,11 @@ def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
     ]
     named = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
-    return [f"{listed(names)} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
+    return [f"{_few(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
+
+
+def _few(names: Sequence[str], of: int) -> str:
+    return listed(names) if len(names) <= NAMED else f"{len(names)} of {of}"
 
 
 def listed(names: Sequence[object]) -> str:
@@ -101,10 +122,11 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     searcher = next((str(record.get("searcher")) for record in records.values()), "")
     lines += verdict.as_random(searcher, trials, "these as random searches")
     tuned = evaluations[evaluations["chosen"]]
+    lines += _failed(evaluations) + _chosen_anew(evaluations, tuned)
     for name, record in records.items():
         for values in configurations(tuned[tuned["algorithm"] == name]):
             lines += verdict.at_edges(name, values, record.get("space") or {})
-    return list(dict.fromkeys(lines)) + _failed(evaluations) + _chosen_anew(evaluations, tuned)
+    return list(dict.fromkeys(lines))
 
 
 OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p not corrected"
@@ -156,14 +178,16 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         for g, d in zip(table["selection_gap"], table["default_gap"], strict=True)
     ]
     shares = {"tuned test_acc %": "tuned_test_acc"} if other else {}
-    shares |= {"std over clients": "clients_std", "worst tenth": "worst10"}
     of_accuracy = table.drop(columns="metric", errors="ignore")
-    unknown = {title: [number(100 * v, ".2f") for v in table[name]] for title, name in shares.items()}
-    unknown |= {f"{of} %": _with_half(of_accuracy, of.split()[0]) for of in ("all classes", "foreign")}
+    first, last = (
+        {title: [number(100 * v, ".2f") for v in table[name]] for title, name in of.items()}
+        for of in (shares | {"worst tenth": "worst10"}, {"std over clients": "clients_std"})
+    )
+    unknown = first | {f"{of} %": _with_half(of_accuracy, of.split()[0]) for of in ("all classes", "foreign")} | last
     columns = {
         "algorithm": table["algorithm"],
-        f"default{named}": _unless_diverged(table, "default"),
         f"tuned{named}": _unless_diverged(table, "tuned"),
+        f"default{named}": _unless_diverged(table, "default"),
         "gain": _with_half(table, "gain", sign="+"),
         **unknown,
         "gap (default's)": gap,
@@ -220,6 +244,13 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
     return _without({"verdict": ""}, columns)
 
 
+def fitting(frame: pd.DataFrame, width: int) -> pd.DataFrame:
+    """As many of a table's first columns as stand beside each other in a terminal of this width; at least three."""
+    each = [max(map(len, [str(name), *frame[name].astype(str)])) + 3 for name in frame]
+    fits = [n for n in range(3, len(each) + 1) if sum(each[:n]) < width]
+    return frame.iloc[:, : max(fits, default=3)]
+
+
 def markdown(frame: pd.DataFrame) -> str:
     """A table of text in Markdown."""
     rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
@@ -267,9 +298,14 @@ def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
 
 
 def in_percent(frame: pd.DataFrame) -> bool:
-    """Whether a table's figures are shown in percent: those of accuracies and F1 are."""
-    names = {n.replace("val_", "test_", 1) for n in frame.get("metric", pd.Series(dtype=str))}
-    return all(n.startswith("test_acc") or n == "test_f1" for n in names)
+    """Whether a table's figures are shown in percent."""
+    return all(map(is_share, frame.get("metric", ())))
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is shown in percent: accuracies and F1 are."""
+    name = metric.replace("val_", "test_", 1)
+    return name.startswith("test_acc") or name == "test_f1"
 
 
 def _scale(frame: pd.DataFrame) -> tuple[int, str]:
