@@ -25,16 +25,22 @@ from typing import Any
 
 import pandas as pd
 
+from fedtune.analysis import worth
 from fedtune.analysis.simulation.options import TabulationOptions
+from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
-from fedtune.core.terminal import say
+from fedtune.core.statistics import interval
+from fedtune.core.terminal import say, several
 from fedtune.runs.tables import CONFIG, DEFAULT, SEARCH, plain
+from fedtune.studies.comparison import tables as comparison_tables
+from fedtune.studies.comparison import text as comparison_text
 from fedtune.tuning.options import arguments
 from fedtune.tuning.space_types import Config
 from fedtune.user_code.command import require_new
 
 BORROWED = "borrowed"
+MODULE = "fedtune.analysis.borrowed"
 
 
 def configurations(evaluations: pd.DataFrame, baseline: str = "fedavg") -> pd.DataFrame:
@@ -93,9 +99,57 @@ def train(options: TabulationOptions, configs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def judged(evaluations: pd.DataFrame, borrowed: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, statistics.Mean]]:
+    """A row per algorithm that is counted, the largest gain first: percent by default, with FedAvg's values and tuned,
+    what its own tuning gains over FedAvg's values in points, ± half a 95 % interval, p by Holm; and the two mean gains.
+    """
+    default, tuned = worth.by_seed(evaluations)
+    rows = comparison_tables.with_units(borrowed)
+    lent = pd.DataFrame({n: 100 * comparison_tables.numbers(of, "test_acc") for n, of in rows.groupby("algorithm")})
+    counted = [n for n in default if n in lent and lent[n].notna().all()]
+    differences = [(tuned[n] - lent[n]).to_numpy(float) for n in counted]
+    spreads = statistics.moderated(differences)
+    found = [statistics.paired_by(d, spread) for d, spread in zip(differences, spreads, strict=True)]
+    table = pd.DataFrame(found).assign(algorithm=counted, p_holm=statistics.holm([d.p for d in found]))
+    table = table.assign(default=default[counted].mean().values, borrowed=lent[counted].mean().values)
+    table["tuned"] = tuned[counted].mean().values
+    means = {
+        "tuned − borrowed": statistics.mean((tuned[counted] - lent[counted]).mean(axis=1)),
+        "borrowed − default": statistics.mean((lent[counted] - default[counted]).mean(axis=1)),
+        "tuned − default": statistics.mean((tuned[counted] - default[counted]).mean(axis=1)),
+    }
+    return table.sort_values("mean", ascending=False, ignore_index=True), means
+
+
+def text(evaluations: pd.DataFrame, borrowed: pd.DataFrame, command: str) -> str:
+    """The result as a page."""
+    table, means = judged(evaluations, borrowed)
+    counted, lost = set(table["algorithm"]), borrowed[borrowed["reason"] != ""]
+    of_lost = ", ".join(f"{name} {n}" for name, n in lost["algorithm"].value_counts().sort_index().items())
+    shown = pd.DataFrame(
+        {
+            "algorithm": table["algorithm"],
+            "default %": [f"{v:.2f}" for v in table["default"]],
+            "with FedAvg's values %": [f"{v:.2f}" for v in table["borrowed"]],
+            "tuned %": [f"{v:.2f}" for v in table["tuned"]],
+            "tuned − with FedAvg's": [interval(r.mean, r.half, "+z.2f") for r in table.itertuples()],
+            "p (Holm)": [f"{p:.3f}" for p in table["p_holm"]],
+        }
+    )
+    lines = [
+        "# What tuning is worth beyond tuning FedAvg",
+        f"`{command}`",
+        f"{several(len(counted), 'algorithm')}; test accuracy, a number for each search: the mean of its fresh seeds.",
+        "\n".join(f"- {name}: {interval(*m, '+z.2f')} points" for name, m in means.items()),
+        f"Runs with FedAvg's values that diverged: {of_lost or 'none'}.",
+        comparison_text.markdown(shown),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; see the module."""
-    p = arguments.Parser(prog="python -m fedtune.analysis.borrowed", description=(__doc__ or "").partition("\n")[0])
+    p = arguments.Parser(prog=f"python -m {MODULE}", description=(__doc__ or "").partition("\n")[0])
     p.add_argument("table", type=Path, metavar="TABLE.parquet", help="runs on fresh seeds of a comparison")
     arguments.add_options(p, TabulationOptions)
     p.add_argument("-o", "--output", type=Path, metavar="FILE.parquet", help="the table (default: beside its folder)")
@@ -109,13 +163,16 @@ def main(argv: list[str] | None = None) -> int:
     options = TabulationOptions(**{"name": BORROWED} | arguments.given(args, TabulationOptions))
     output = args.output or options.folder.with_suffix(".parquet")
     require_new("--output", output, ".parquet")
-    configs = configurations(pd.read_parquet(args.table))
+    evaluations = pd.read_parquet(args.table)
+    configs = configurations(evaluations)
     if options.algo:
         configs = configs[configs["algorithm"].isin(options.algo.split(","))]
     with quick_imports():
         rows = train(options, configs)
     rows.to_parquet(output, index=False)
-    say(f"{len(rows)} runs: {output}")
+    page = text(evaluations, rows, " ".join([f"python -m {MODULE}", *(sys.argv[1:] if argv is None else argv)]))
+    output.with_suffix(".md").write_text(page, encoding="utf-8")
+    say(page)
     return 0
 
 

@@ -177,7 +177,7 @@ class ExperimentOptions:
         user_files.register(own)
         cls = registry.find(algo)
         given_fields, fixed = self.split(hyperparameters(cls))
-        scenario, fields, files = user_scenario.taken(self.scenario, given_fields)
+        scenario, fields, files = user_scenario.taken(self.scenario, given_fields, fixed)
         own = user_files.merged(files, own)
         require_device(self.device)
         start_from, metrics = "", tuple[str, ...]()
