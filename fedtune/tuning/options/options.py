@@ -191,8 +191,7 @@ class ExperimentOptions:
 
             metrics, files = user_metrics.take(self.metric)
             own = user_files.merged(own, files)
-        given_now = {**fields, **hyperparameters(type(scenario))}  # a record has hyperparameters among its defaults
-        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
+        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in fields}
         experiment = Experiment(
             algorithm=algo,
             scenario=scenario.override(**then),
