@@ -37,7 +37,7 @@ def rung_survival(
     title = "What became of the trials at each rung"
     scored = with_cost(rounds, unit, metric)
     if trials.empty or scored.empty:
-        return nothing(title, "no trial was run")
+        return nothing(title, "no trial has reported a round")
     if not len(rungs):
         return nothing(title, "this search had no rungs: every trial was trained to its end")
     used = scored.assign(_used=scored.groupby(run_of(scored))["_cost"].cumsum())

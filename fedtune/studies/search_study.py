@@ -13,9 +13,9 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, near, say, several, short
-from fedtune.runs import disk, provenance, reading, tables, user_copies
-from fedtune.runs.files import RunFiles
+from fedtune.core.terminal import near, say, several, short
+from fedtune.runs import disk, provenance, reading, tables, trial_states, user_copies
+from fedtune.runs.files import RunFiles, goes_on
 from fedtune.runs.trial_states import BROKEN, TRACEBACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, verdict
@@ -70,7 +70,10 @@ def run_search(
         messages.announce(s)
         tools = stack.enter_context(trackers.opened(p)) if p.options.logger else []
         run.add(**provenance.of_workload(s.workload) | p.to_record() | {"concurrent": s.concurrent} | record)
-        if not resumed:  # not before: a refused search leaves nothing behind
+        if resumed:  # what an earlier driver made of the trials until then
+            for file in (run.trials_file, run.rounds_file, run.front_file, run.best_file):
+                file.unlink(missing_ok=True)
+        else:  # not before: a refused search leaves nothing behind
             run.make()
             stack.enter_context(run.lock())
             if p.own:
@@ -154,16 +157,19 @@ def _search(
     grid, reported = driver.fit(s, resumed, watch, tools, also=[ahead])
     rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
+    cut = not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
+    interrupted = cut and not p.options.time_budget
+    if interrupted or watch.fault:
+        trials = tables.with_open(trials, trial_states.trial_statuses(p.folder, dict(reported), "interrupted"))
     reading.write_table(rounds, run.rounds_file)
     reading.write_table(trials, run.trials_file)
     if len(p.goal.objectives) > 1 and len(rounds) and not watch.fault:
         messages.front(p, rounds, trials)
-    cut = not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
-        what = "time budget reached" if p.options.time_budget else _interrupted(p)
+        what = _interrupted(run) if interrupted else "time budget reached"
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
     best = tables.best_trial(trials, p.budget.unit, p.goal)
-    found = Found(trials, best, _broken(reported), cut and not p.options.time_budget, began)
+    found = Found(trials, best, _broken(reported), interrupted, began)
     run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts)
     return found
 
@@ -179,7 +185,6 @@ def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.Wo
     best, rows = choosing.choose(s, found.trials)
     run.add(choice=rows.to_dict("records"))
     if best is None:
-        run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
         _say_nothing(run, messages.none_stands(rows))
     return best
 
@@ -190,7 +195,7 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
 
     def interrupted(why: str) -> None:
         run.write("interrupted", reason=why)
-        say(_interrupted(p))
+        say(_interrupted(run))
 
     try:
         with interrupting.last_words(interrupted):
@@ -204,10 +209,8 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
         raise
 
 
-def _interrupted(p: SearchPlan) -> str:
-    if p.after:
-        return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
-    return f"interrupted; {command_line('resume', near(p.folder))} continues it"
+def _interrupted(run: RunFiles) -> str:
+    return f"interrupted; {goes_on(near(run.path), run.entries)}"
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, near, say, say_table, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import schedulers, space_facts, verdict
+from fedtune.tuning import schedulers, searchers, space_facts, verdict
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
@@ -63,7 +63,6 @@ def none_stands(rows: pd.DataFrame) -> str:
 
 def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int]) -> None:
     """Print the best configuration and its figures."""
-    counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
     in_comparison = RunFiles(p.folder.parent).is_comparison  # a comparison checks later, and has last lines of its own
     found = FinalCheck(checked, p.goal.first, p.workload.traits.repeatable)
@@ -76,7 +75,7 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
     figures += [test_text(tested)] if tested else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
-    which = f"It is trial {best['trial']}, the best of {trials} ({counts_text})"
+    which = f"It is trial {best['trial']}, the best of {trials} ({trial_states.counts_in_words(counts)})"
     say(f"{which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
     if not math.isnan(mean := float(best.get(tables.CHOICE, math.nan))):
         say(f"Over {several(p.seeds + len(p.choosing), p.run_word)} its mean {p.goal.first.name} is {_cell(mean)}.")
@@ -86,17 +85,20 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
     record = p.workload.to_record() | p.goal.to_record()
-    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text())
     if in_comparison:  # it says all this once, for all its searches
         return
+    resume = None
+    if searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or space_facts.are_all(p.space, p.trials)):
+        resume = command_line("resume", near(p.folder))
+    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text(), resume)
     for caveat in of_search + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    _say_next(p, config, sum(counts.values()))
+    _say_next(p, config, f"{resume} --trials +{sum(counts.values())}" if resume else "")
 
 
-def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
+def _say_next(p: SearchPlan, config: Config, more: str) -> None:
     folder = near(p.folder)
     say(f"folder: {folder}")
     say("what to do next:")
@@ -107,8 +109,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
         files = "  # with the files in best.yaml" if best.get("files") else ""
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
     todo = {"figures, and what to try": command_line("report", folder), "train the best again": again}
-    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
-        todo |= {"search on": command_line("resume", folder, "--trials", f"+{trials}")}
+    todo |= {"search on": more} if more else {}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
 

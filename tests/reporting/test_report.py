@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import warnings
 import zlib
@@ -32,8 +33,8 @@ from fedtune.commands import report
 from fedtune.core.about import FORMAT
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from fedtune.reporting import figures, findings, sections
-from fedtune.runs import provenance
+from fedtune.reporting import figures, findings, sections, templates
+from fedtune.runs import overview, provenance, tables
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
 from fedtune.studies.comparison.tables import COLUMNS
@@ -41,6 +42,7 @@ from fedtune.tuning import checked, verdict
 from fedtune.tuning.ranges import edge
 
 ROUNDS = 6
+LATER = "when it is over."
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'> & \"so\""
 # seeds 1 to 3: differences .02, .04, .06, whose interval is 4.3027 · .02 / √3
 BEST, DEFAULT = (0.92, 0.94, 0.96), (0.90, 0.90, 0.90)
@@ -56,6 +58,7 @@ def record(**more: Any) -> dict[str, Any]:
     told |= {"options": {"algo": "fedproto", "data_dir": "my data"}}
     told |= {"command": ["python", "-m", "fedtune.search", "--algo", "fedproto"]}
     told |= {"declared": {name: experiment.hyperparameters()[name].to_record() for name in space}}
+    told["declared"]["lam"] |= {"help": "weight of `term` <b>"}
     return provenance.of_workload(experiment) | told | more
 
 
@@ -178,7 +181,7 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     assert re.search(r"lam \(λ\) 49 1 0\.1..50 log", text)
     assert "lam = 49, at the upper end of the searched 0.1..50 log" in text
     assert f"fedtune run --config '{run}/best.yaml' --data-dir 'my data'" in text
-    command, origin = "python -m fedtune.search --algo fedproto", text.split("Where the numbers come from")[1]
+    command, origin = "fedtune search --algo fedproto", text.split("Where the numbers come from")[1]
     for word in (command, "the search 12 s, in all 20 s", "check on 1, 2, 3", "ray 2.60", "clients = 5"):
         assert word in origin
 
@@ -190,6 +193,10 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
 )
 def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: int, first: int, enough: int) -> None:
     said = verdict.caveats(searcher, trials, {}, {})
+    more = f", or give it {enough - trials} more: fedtune resume x --trials +{enough - trials}"
+    for resume, end in (("fedtune resume x", more), ("", "")):
+        others = verdict.caveats(searcher, trials, {}, {}, resume)
+        assert all(line.endswith(f"read this as a random search{end}") for line in others) and len(others) == len(said)
     assert len(said) == bool(enough)
     for line in said:
         assert f"trial{'s' * (trials > 1)} {searcher} has hardly" in line and f"its first {first} are random" in line
@@ -197,12 +204,14 @@ def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: int
 
 
 def test_a_page_has_the_caveats_of_the_terminal_and_says_what_to_try_next(
-    html: str, comparison: Path, tmp_path: Path
+    html: str, run: Path, comparison: Path, tmp_path: Path
 ) -> None:
     begun = "With 14 trials tpe has hardly begun to learn (its first 10 are random): read "
     text = told(html)
-    places = ["Caveats", f"{begun}this as a random search, or give", "What to try next", "All trials"]
+    more = f"or give it 18 more: fedtune resume {shlex.quote(str(run))} --trials +18."
+    places = ["Caveats", f"{begun}this as a random search, {more}", "What to try next", "All trials"]
     assert [text.index(word) for word in places] == sorted(map(text.index, places))
+    assert '<td class="short">weight of <code>term</code> &lt;b&gt;</td>' in html and templates.code("a ` b") == "a ` b"
     assert "The best has lam = 49, at the upper end of the searched 0.1..50 log: the optimum may lie beyond" in text
     assert "Widen lam to 0.1..50" not in text and "Look beyond the declared range" in text  # FedProto declares up to 50
     text = words(comparison, tmp_path / "x.html")
@@ -279,10 +288,38 @@ def test_a_search_that_runs_and_one_whose_driver_died(tmp_path: Path) -> None:
     run = broken_off(tmp_path / "run", record(state="running"), logged, how)
     text = said(run, tmp_path / "x.html")
     assert "its driver is gone; fedtune resume" in text and "validation accuracy 50.00 % after 2 rounds" in text
-    assert "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text and "No trial finished" in text
+    assert "3 of 14 trials: 1 stopped, 2 open" in text and "No trial finished" in text
     assert "no check on fresh seeds" in text and "fedtune run --config" not in text
     with RunFiles(run).lock():
-        assert "It is still running" in said(run, tmp_path / "x.html")
+        text = said(run, tmp_path / "x.html")
+    assert "It is still running" in text and "3 of 14 trials: 1 stopped, 1 running, 1 waiting" in text
+
+
+def test_a_search_that_was_broken_off_is_told_as_its_status_tells_it(tmp_path: Path) -> None:
+    """Also where its tables are of an earlier version; nothing is advised but to let it go on."""
+    logged = {"a": [line("a", 1, 0.2), line("a", 2, 0.5)], "b": [line("b", 1, 0.4)]}
+    how = {"a": "RUNNING", "b": "TERMINATED", "c": "PENDING"}
+    run = broken_off(tmp_path / "run", record(state="interrupted", started="now", concurrent=1), logged, how)
+    trials = [(n, "stopped", tables.trial_summary(pd.DataFrame(logged.get(n, [])))) for n in how]
+    for given in (False, True):
+        text = said(run, tmp_path / "x.html")
+        assert f"It was interrupted; fedtune resume {run} continues it" in text
+        assert "The best of 3 trials so far has validation accuracy 50.00 %" in text
+        assert "3 of 14 trials: 1 stopped, 2 open" in text
+        assert overview.Reader().search(run).counts == {"stopped": 1, "open": 2}
+        assert f"What to try next Let it go on. What else to try can be told {LATER} fedtune resume {run}" in text
+        assert "--trials" not in text and "--final-seeds" not in text
+        if not given:
+            table = pd.DataFrame([{"trial": n, "status": s, "reason": ""} | of for n, s, of in trials])
+            table.to_parquet(run / "trials.parquet")
+            tables.rounds_frame(logged).to_parquet(run / "rounds.parquet")
+    for log in run.glob("*/result.json"):
+        log.write_text("")
+    for name in ("trials", "rounds"):
+        (run / f"{name}.parquet").unlink()
+    text = said(run, tmp_path / "x.html")
+    assert "Nothing was found yet" in text and "3 of 14 trials: 2 open, 1 not started" in text
+    assert "no trial has reported a round" in text
 
 
 def test_a_search_of_which_nothing_was_found_and_one_that_has_not_begun(tmp_path: Path) -> None:
@@ -409,8 +446,8 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     assert "local started 3 of 14 trials" in text and "The folder has no search for fedavg." in text
     assert "fedproto − local +10.00 ± 5.00 0.01 0.01 larger" in text and "published" not in text
     assert "no check on fresh seeds" not in text and text.count("a selection gap of +10.00 points") == 2
-    assert "Run it again: python -m fedtune compare --algos fedproto,local,fedavg" in text  # with --name it would fail
-    assert "command python -m fedtune compare --name both" in text
+    assert "Run it again: fedtune compare --algos fedproto,local,fedavg" in text  # with --name it would fail
+    assert "command fedtune compare --name both" in text and "python -m" not in text
 
 
 def test_a_comparison_shows_what_its_searches_had_found_by_trials(comparison: Path, tmp_path: Path) -> None:
@@ -440,7 +477,11 @@ def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: P
     assert (
         "3 algorithms will be tuned, and trained again on fresh seeds together with the defaults; this has not" in text
     )
-    assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
+    assert (
+        "same budget" not in text
+        and f"Let it go on. What else to try can be told {LATER} fedtune resume {file.parent}" in text
+    )
+    assert "It was interrupted" in text and "Run it again: x" not in text
     write_json(file, whole | {"unequal": []})
     pair = pd.read_csv(comparison / "pairs.csv")
     pd.concat([pair.assign(algorithm=f"a{i % 2}") for i in range(20)]).to_csv(file.parent / "pairs.csv", index=False)
@@ -566,10 +607,12 @@ def heading(column: str) -> str:
     return f"(//table[contains(@class, 'trials')])[1]//th/button[text()='{column}']"
 
 
+COUNT = "return document.querySelector('.count').textContent"
+
+
 def count(browser: Browser) -> str:
-    said = "return document.querySelector('.count').textContent"
-    wait_for(lambda: browser.script(said))  # a large page fills its table after it has loaded
-    return browser.script(said)
+    wait_for(lambda: browser.script(COUNT))
+    return browser.script(COUNT)
 
 
 def test_every_figure_is_drawn_and_nothing_goes_wrong_or_out(opened: Browser, html: str) -> None:
@@ -604,7 +647,7 @@ def test_the_table_sorts_by_mouse_and_keyboard(opened: Browser) -> None:
 
 
 def test_the_table_filters_by_a_text_in_any_column(opened: Browser) -> None:
-    assert count(opened) == "14 of 14 trials"
+    assert opened.script(COUNT) == "", "the heading counts all"
     opened.press("//input[@name='text']", "STOPPED")
     assert set(cells(opened, "status")) == {"stopped"} and count(opened) == "2 of 14 trials"
     opened.press("//input[@name='text']", "nobody")
@@ -683,7 +726,7 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
     assert report.main([str(many)]) == 0
     assert (many / "report.html").stat().st_size < 20e6
     show(browser, many / "report.html")
-    assert count(browser) == "1000 of 1000 trials"
+    wait_for(lambda: len(cells(browser, "trial")) == 1000)  # a large page fills its table after it has loaded
     best = whole.nlargest(1000, "last_val_acc")
     assert cells(browser, "trial") == best["trial"].tolist()
     browser.press(heading("s"))

@@ -37,11 +37,11 @@ from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
-from fedtune.runs import logs
-from fedtune.runs.files import RunFiles
+from fedtune.runs import frames, logs
+from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.folder import StudyFolder
 from fedtune.studies import final_check, resuming
-from fedtune.tuning import searchers
+from fedtune.tuning import driver, searchers
 from fedtune.tuning.space import Space
 
 # a record of a search, but for its state
@@ -63,6 +63,27 @@ def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     assert_as_undisturbed(run, undisturbed)
     assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
     assert resume.main([str(run)]) == 2 and "is finished; --trials +N" in capsys.readouterr().err
+
+
+def test_what_an_earlier_driver_concluded_is_gone_once_a_search_goes_on(
+    interrupted: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """However that ends, its tables do not tell of the trials before.  With open trials it is not extended."""
+    files = RunFiles(copy_to(tmp_path, interrupted[20]))
+    concluded = [files.trials_file, files.rounds_file, files.front_file, files.best_file]
+    for file in concluded:
+        file.write_text("from before")
+    write_json(files.record_file, files.record | {"state": "interrupted"})
+    assert resume.main([str(files.path), "--trials", "2"]) == 2
+    assert re.search("is interrupted; .*fedtune resume ", capsys.readouterr().err) and files.trials_file.exists()
+
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "fit", ended)
+    assert resume.main([str(files.path), "--no-dashboard"]) == 130
+    assert files.record["state"] == "interrupted" and not any(file.exists() for file in concluded)
+    assert frames.load(files.path)[0]["status"].value_counts()["open"] > 0
 
 
 @pytest.mark.long  # a search of Ray's
@@ -122,7 +143,7 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     monkeypatch.setattr(RunFiles, "driven", True)
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
+    assert "4 of 5 trials: 1 finished, 1 stopped, 1 diverged, 1 running" in said
     assert "rung at round 3: reached by 3, 2 went on" in said
     shown = [line.split()[:4] for line in said.splitlines() if line.split()[:1] and line.split()[0] in "abcd"]
     assert shown == [
@@ -136,7 +157,7 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "interrupted" in said and "1 finished, 1 stopped, 1 open, 1 diverged" in said and " left" not in said
+    assert "interrupted" in said and "1 finished, 1 stopped, 1 diverged, 1 open" in said and " left" not in said
 
 
 def test_a_search_without_rounds_has_a_status(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

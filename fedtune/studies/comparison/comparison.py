@@ -15,7 +15,7 @@ from fedtune.core import interrupting, processors
 from fedtune.core.terminal import command_line, say, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, overview, provenance, reading, user_copies
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, OVER, RunFiles
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
@@ -26,7 +26,6 @@ from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
 
 HOURS = 3  # from which on a time is told in hours
-OVER = ("finished", "nothing found")  # states of a search that is not resumed
 
 
 def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:

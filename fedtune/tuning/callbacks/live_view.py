@@ -15,7 +15,7 @@ from rich.console import Group
 from fedtune.core.objectives import WORST
 from fedtune.core.terminal import AnyWidth, LivePicture, several, short, shortened
 from fedtune.runs import overview
-from fedtune.runs.trial_states import BROKEN, STATUSES, status
+from fedtune.runs.trial_states import BROKEN, ENDED, status
 from fedtune.tuning.plan import SearchPlan
 
 SHOWN = 16  # running trials in a table
@@ -72,7 +72,7 @@ class LiveView(Callback):
 
     def picture(self) -> Group:
         """How the search stands: a line, and a table of the best trial so far, with a mark, and of running ones."""
-        how_many = Counter(sorted(self.ended.values(), key=STATUSES.index))
+        how_many = Counter(sorted(self.ended.values(), key=ENDED.index))
         counts = ", ".join(f"{n} {how}" for how, n in how_many.items()) or "none ended"
         head = f"{self.plan.title}   {len(self.ended)}/{several(self.plan.trials, 'trial')} ({counts})"
         shown = list(dict.fromkeys([*filter(None, [self.best]), *self.running[:SHOWN]]))
