@@ -14,7 +14,7 @@ from fedtune.user_code import user_files
 # How clients train where no paper says it, by data set and model: from sweeps of FedAvg (docs/reference/scenarios.md)
 SWEPT: dict[tuple[str, str], dict[str, Any]] = {
     ("digits", "cnn8"): {"lr": 0.03, "momentum": 0.9},
-    ("digits", "mlp"): {"lr": 0.03, "momentum": 0.9},
+    ("digits", "mlp"): {"lr": 0.1, "momentum": 0.5},
     ("fashion-mnist", "fedproto-cnn"): {"lr": 0.03, "momentum": 0.5},
 }
 NOT_SWEPT = {"lr": Scenario.lr, "momentum": Scenario.momentum}
