@@ -93,11 +93,11 @@ class RunFiles:
         try:
             content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
-            kind, own = kind_of(self.path), self.record_file.name
-            if isinstance(error, FileNotFoundError) and kind:
-                what = f"this takes the folder of {KINDS[own]}, but {near(self.path)} is {KINDS[kind]}'s"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                kind = require_kind(self.path)
+                what = f"this takes the folder of {KINDS[self.record_file.name]}, but"
                 goes_on = "; repeat the command that started it to continue it" * (kind == REPRODUCTION)
-                raise UserError(what + goes_on) from error
+                raise UserError(f"{what} {near(self.path)} is {KINDS[kind]}'s{goes_on}") from error
             raise self.damaged(reading.short(error)) from error
         about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
@@ -172,6 +172,14 @@ class RunFiles:
 def kind_of(folder: Path) -> str | None:
     """The name of the record in a study's folder; None if there is none, or if the folder is closed to this user."""
     return next((name for name in reversed(RECORDS) if os.path.exists(folder / name)), None)
+
+
+def require_kind(folder: Path, advice: str = "") -> str:
+    """The name of the record in a study's folder; UserError if there is none."""
+    if kind := kind_of(folder):
+        return kind
+    what = f"it has none of {', '.join(RECORDS)}" if os.path.exists(folder) else "it does not exist"
+    raise UserError(f"{near(folder)} is not a study folder: {what}{advice}")
 
 
 def _locked(file: Path) -> FileLock | None:
