@@ -33,6 +33,7 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
     with ExitStack() as stack:
         if resumed:
             stack.enter_context(p.files.lock())
+            say(f"resuming {near(p.folder)} from its checkpoints")
         trains, options = p.workload.trainer, p.options
         data = trains.load(p.workload, options.data_dir, options.download)
         trains.require(p.workload, data, [*p.choosing, *p.fresh(options.final_seeds)])
@@ -160,7 +161,7 @@ def _search(
         messages.front(p, rounds, trials)
     cut = not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
-        what = "time budget reached" if p.options.time_budget else _interrupted(p)
+        what = "time budget reached" if p.options.time_budget else f"interrupted; {_goes_on(p)}"
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     found = Found(trials, best, _broken(reported), cut and not p.options.time_budget, began)
@@ -190,24 +191,24 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
 
     def interrupted(why: str) -> None:
         run.write("interrupted", reason=why)
-        say(_interrupted(p))
+        say(f"interrupted; {_goes_on(p)}")
 
     try:
         with interrupting.last_words(interrupted):
             yield
     except KeyboardInterrupt as error:
-        interrupted(type(error).__name__)
-        raise
+        run.write("interrupted", reason=type(error).__name__)
+        raise KeyboardInterrupt(_goes_on(p)) from None
     except BaseException as error:
         watch.look()  # first, as writing the record creates a folder that has vanished
         run.write("failed", reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
-def _interrupted(p: SearchPlan) -> str:
+def _goes_on(p: SearchPlan) -> str:
     if p.after:
-        return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
-    return f"interrupted; {command_line('resume', near(p.folder))} continues it"
+        return f"the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
+    return f"{command_line('resume', near(p.folder))} continues it"
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:
