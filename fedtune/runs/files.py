@@ -95,11 +95,11 @@ class RunFiles:
         try:
             content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
-            kind, own = kind_of(self.path), self.record_file.name
-            if isinstance(error, FileNotFoundError) and kind:
-                what = f"this takes the folder of {KINDS[own]}, but {near(self.path)} is {KINDS[kind]}'s"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                kind = require_kind(self.path)
+                what = f"this takes the folder of {KINDS[self.record_file.name]}, but"
                 goes_on = "; repeat the command that started it to continue it" * (kind == REPRODUCTION)
-                raise UserError(what + goes_on) from error
+                raise UserError(f"{what} {near(self.path)} is {KINDS[kind]}'s{goes_on}") from error
             raise self.damaged(reading.short(error)) from error
         about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
@@ -200,6 +200,14 @@ def resumed_as(study: Path, record: Mapping[str, Any]) -> Path | None:
     if RunFiles(study.absolute().parent).is_comparison:
         return study.parent
     return None if {"extends", "replays"} & record.keys() else study
+
+
+def require_kind(folder: Path, advice: str = "") -> str:
+    """The name of the record in a study's folder; UserError if there is none."""
+    if kind := kind_of(folder):
+        return kind
+    what = f"it has none of {', '.join(RECORDS)}" if os.path.exists(folder) else "it does not exist"
+    raise UserError(f"{near(folder)} is not a study folder: {what}{advice}")
 
 
 def _locked(file: Path) -> FileLock | None:

@@ -35,7 +35,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
         raise UserError(
             f"only an unfinished search can be resumed, but {path} is {record['state']}; --trials +N adds trials"
         )
-    for entry, what in (("extends", "an extension"), ("replays", "a replay")):
+    for entry, what in (("extends", "an extension"), ("replays", "a repetition")):
         if entry in record:
             again = f"repeat it from {record[entry]}, --name OTHER"
             raise UserError(f"{what} of another search cannot be resumed, but {path} is one; {again}")

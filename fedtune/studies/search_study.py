@@ -33,6 +33,7 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
     with ExitStack() as stack:
         if resumed:
             stack.enter_context(p.files.lock())
+            say(f"resuming {near(p.folder)} from its checkpoints")
         trains, options = p.workload.trainer, p.options
         data = trains.load(p.workload, options.data_dir, options.download)
         trains.require(p.workload, data, [*p.choosing, *p.fresh(options.final_seeds)])
@@ -116,14 +117,14 @@ def search_and_check(
 ) -> int:
     """Search, choose the best trial, check it on fresh seeds, and conclude; the exit status."""
     p, ahead = s.plan, final_check.WorkersAhead(s)
-    with _ending_recorded(p, run, watch):
+    with _ending_recorded(run, watch):
         found = _search(s, run, watch, resumed, tools, ahead)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(near(p.folder))
     if found.best is None:
         return _nothing_found(p, run, found)
-    with _ending_recorded(p, run, watch):
+    with _ending_recorded(run, watch):
         best = _choose(s, run, found, ahead)
     if best is None:
         return 1
@@ -136,7 +137,7 @@ def search_and_check(
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
         say(f"folder: {near(p.folder)}")
         return 130
-    with _ending_recorded(p, run, watch):
+    with _ending_recorded(run, watch):
         ahead.wait()
         checked = final_check.check(s, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - found.began, 1))
@@ -166,7 +167,7 @@ def _search(
     if len(p.goal.objectives) > 1 and len(rounds) and not watch.fault:
         messages.front(p, rounds, trials)
     if cut:
-        what = _interrupted(run) if interrupted else "time budget reached"
+        what = f"interrupted; {_goes_on(run)}" if interrupted else "time budget reached"
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     found = Found(trials, best, _broken(reported), interrupted, began)
@@ -190,27 +191,27 @@ def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.Wo
 
 
 @contextmanager
-def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Iterator[None]:
+def _ending_recorded(run: RunFiles, watch: disk.DiskWatch) -> Iterator[None]:
     """If the search is ended early meanwhile, its record and a message say so."""
 
     def interrupted(why: str) -> None:
         run.write("interrupted", reason=why)
-        say(_interrupted(run))
+        say(f"interrupted; {_goes_on(run)}")
 
     try:
         with interrupting.last_words(interrupted):
             yield
     except KeyboardInterrupt as error:
-        interrupted(type(error).__name__)
-        raise
+        run.write("interrupted", reason=type(error).__name__)
+        raise KeyboardInterrupt(_goes_on(run)) from None
     except BaseException as error:
         watch.look()  # first, as writing the record creates a folder that has vanished
         run.write("failed", reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
-def _interrupted(run: RunFiles) -> str:
-    return f"interrupted; {goes_on(near(run.path), run.entries)}"
+def _goes_on(run: RunFiles) -> str:
+    return goes_on(near(run.path), run.entries)
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:

@@ -32,7 +32,8 @@ def announce(s: StartedSearch) -> None:
     stopping = f"{p.scheduler} lets only the better ones go on after {at}" if stops else f"scheduler {p.scheduler}"
     wanted = f" for {p.goal.in_words}" if p.goal != BY_ACCURACY else ""
     trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {s.concurrent} at once"
-    say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
+    how = f"{p.searcher} proposes values{wanted}, {stopping}"
+    say(f"{trials}; " + (f"each repeats a trial of {near(p.after.folder)}" if p.after and p.replayed else how))
     if p.choosing:
         more = several(len(p.choosing), f"more {p.run_word}")
         runs = several(choice.usual_runs(p.options.choose_seeds), "run")

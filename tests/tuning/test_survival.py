@@ -40,12 +40,13 @@ from fedtune.core.objectives import Goal, parse
 from fedtune.runs import frames, logs
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.folder import StudyFolder
-from fedtune.studies import final_check, resuming
-from fedtune.tuning import driver, searchers
+from fedtune.studies import final_check, resuming, search_study
+from fedtune.tuning import driver, saved_state, searchers
 from fedtune.tuning.space import Space
 
 # a record of a search, but for its state
 BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {{}}, %s}}'
+OPTIONS = {"algo": "fedavg", "space": "default"}
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -227,6 +228,21 @@ def test_a_run_that_cannot_be_resumed_is_refused(
     assert pd.Series([error]).str.contains(message).all() and error.count("\n") == 1
 
 
+def test_what_is_ended_while_it_is_resumed_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "run.json").write_text(json.dumps(json.loads(BEGUN % '"state": "running"') | {"options": OPTIONS}))
+    monkeypatch.setattr(saved_state, "require_state", lambda path: None)
+    monkeypatch.setattr(search_study, "connected", ended)
+    assert resume.main([str(tmp_path)]) == 130
+    said = capsys.readouterr()
+    assert said.out == f"resuming {tmp_path} from its checkpoints\n"
+    assert re.fullmatch(f"interrupted; .*fedtune resume {tmp_path} continues it\n", said.err)
+
+
 def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.json").write_text(BEGUN % '"state": "running"')
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
@@ -307,7 +323,7 @@ def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
         assert search.main(f"{SHORT} --trials 1 --final-seeds 1 --storage-path {tmp_path}".split()) == 130
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (record["state"], record["reason"]) == ("interrupted", "KeyboardInterrupt")
-    assert re.search("interrupted; .*fedtune resume", capsys.readouterr().out)
+    assert re.search("interrupted; .*fedtune resume", capsys.readouterr().err)
     assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["state"] == "finished" and record["final"]

@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import few, near
 from fedtune.runs import overview, reading
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, require_kind
 from fedtune.runs.overview import GONE, Reader, SearchStatus
 
 
@@ -38,15 +38,10 @@ class StudyFolders:
         numbered = [f"{name}-{n + 1}" if n else name for name, n in zip(names, before, strict=True)]
         self._storage, self._given = storage, dict(zip(numbered, given, strict=True))
         for run in given:
-            if kind_of(run) is None:
-                here = f"; {near(storage)} has {few([*_in(storage)])}" if _in(storage) else ""
-                raise UserError(f"RUN must be the folder of a run, but {near(run)} has no record of one{here}")
+            require_kind(run, f"; {near(storage)} has {few([*_in(storage)])}" if _in(storage) else "")
         if not self.all():
             what = "does not exist" if not storage.is_dir() else "holds no run"
-            raise UserError(
-                f"there is nothing to watch: {near(storage)} {what} yet; start a search with fedtune search --algo "
-                "fedproto, or name another folder with --storage-path"
-            )
+            raise UserError(f"nothing to watch: {near(storage)} {what} yet; start a search, or give --storage-path")
 
     def all(self) -> dict[str, Path]:
         """Name and folder of every run, as they are now."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core import interrupting, processors
-from fedtune.core.terminal import command_line, say, several
+from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, overview, provenance, reading, user_copies
 from fedtune.runs.files import COMPARISON, OVER, RunFiles
@@ -39,6 +39,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         begun = files.record_file.exists()
         if begun:
             stack.enter_context(files.lock())
+            say(f"resuming {near(c.folder)} from its checkpoints")
         data = _data(c)
         for line in c.in_words:
             say(line)
@@ -56,7 +57,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 over = not c.before or _search_all(c, data, fits)
             if not over:
                 finish("interrupted")
-                say(f"interrupted; {command_line('resume', c.folder)} continues")
+                say(f"interrupted; {command_line('resume', c.folder)} continues it")
                 return 130
             finish("finished", **_test_findings(c, data, files.entries))
             return 0
@@ -95,17 +96,16 @@ def _seconds_a_round(p: SearchPlan) -> float:
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    prepared = set()
+    prepared = set[Any]()
     for p in c.every:
         trains = p.workload.trainer
         source = trains.source(p.workload)
         if source not in prepared:
-            prepared.add(source)
             data |= trains.load(p.workload, p.options.data_dir, p.options.download)
             trains.report(p.workload, data)
         if (source, p.workload.seed) not in prepared:
-            prepared.add((source, p.workload.seed))
             trains.require(p.workload, data, [*p.selecting, *p.choosing, *p.fresh(c.options.seeds)])
+        prepared |= {source, (source, p.workload.seed)}
     return data
 
 
@@ -114,6 +114,7 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
     """Record that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     files.write("running")
     began, earlier = time.monotonic(), files.entries.get("seconds", 0.0)
+    goes_on = f"{command_line('resume', c.folder)} continues it"
 
     def finish(state: str, **more: Any) -> None:
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
@@ -121,11 +122,14 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 
     def interrupt(why: str) -> None:
         finish("interrupted", reason=why)
-        say(f"note: {command_line('resume', c.folder)} continues")
+        say(f"note: {goes_on}")
 
     try:
         with interrupting.last_words(interrupt):
             yield finish
+    except KeyboardInterrupt as error:
+        finish("interrupted", reason=type(error).__name__)
+        raise KeyboardInterrupt(goes_on) from None
     except BaseException as error:
         interrupt(f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
