@@ -29,7 +29,7 @@ from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.tuning import schedulers, shared
-from fedtune.tuning.space_types import Under, domain_text
+from fedtune.tuning.space_types import ByRounds, Under, domain_text
 from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
@@ -119,7 +119,9 @@ def searched() -> str:
     def text(hp: Hyperparameter, ranges: Mapping[str, shared.Ends]) -> str:
         if hp.name not in ranges:
             return ""
-        found = shared.domain(hp, ranges[hp.name])
+        found = shared.domain(hp, ranges[hp.name], ranges is shared.WIDE)
+        if isinstance(found, ByRounds):
+            return f"{domain_text(found.of(1))}, of a trial at most {shared.LONGEST} or {shared.FEWEST} a round"
         kinds = found.domains.items() if isinstance(found, Under) else [("", found)]
         return "; ".join(f"{domain_text(domain)}{f' ({kind})' * bool(kind)}" for kind, domain in kinds)
 
