@@ -440,6 +440,7 @@ def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: P
     )
     assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
     write_json(file, whole | {"unequal": []})
+    shutil.copy(comparison / "table.csv", file.parent)
     pair = pd.read_csv(comparison / "pairs.csv")
     pd.concat([pair.assign(algorithm=f"a{i % 2}") for i in range(20)]).to_csv(file.parent / "pairs.csv", index=False)
     text = words(file.parent, tmp_path / "x.html")
