@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -59,19 +60,16 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
     figure, runs = go.Figure(), tables.with_units(evaluations)
-    rows = {
-        kind: runs[runs["chosen"].astype(bool) if kind == TUNED else runs["configuration"] == kind] for kind in MARKS
-    }
-    means = {
-        kind: {str(a): statistics.mean(tables.numbers(g, metric)) for a, g in of.groupby("algorithm", sort=False)}
-        for kind, of in rows.items()
-    }
-    tuned = {a: m for a, m in means[TUNED].items() if not math.isnan(m.mean)}
+    chosen = runs["chosen"].astype(bool)
+    rows = {kind: runs[chosen if kind == TUNED else runs["configuration"] == kind] for kind in MARKS}
+    tuned = _means(rows[TUNED], metric)
     sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric, percent=True)
     names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
     order = sorted(names, key=lambda a: -sign * tuned[a].mean if a in tuned else math.inf)  # as in the table
-    lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")}
-    for a, (name, colour, dash) in (lines | {a: (f"{a}, the control", COLOURS[3], "dot") for a in control[1:]}).items():
+    lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")} | {
+        a: (f"{a}, the control", COLOURS[3], "dot") for a in control[1:]
+    }
+    for a, (name, colour, dash) in lines.items():
         if a in tuned:
             figure.add_scatter(
                 x=[scale * tuned[a].mean] * 2,
@@ -82,7 +80,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
                 hovertemplate=f"{name}: {statistics.figure(metric, *tuned[a])}<extra></extra>",
             )
     for kind, of in rows.items():
-        _mark(figure, kind, of, means[kind], order, metric)
+        _mark(figure, kind, of, order, metric)
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, range=[len(order) - 0.5, -0.5])
     figure.update_xaxes(title=f"{in_words(metric)}, last round{unit and ' [%]'}")
     units = runs[tables.UNIT].nunique()
@@ -90,25 +88,22 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     return finish(figure, title, f"{n}; bars: 95 % interval", height=120 + 34 * len(order), legend=2)
 
 
-def _mark(
-    figure: go.Figure,
-    kind: str,
-    runs: pd.DataFrame,
-    means: Mapping[str, statistics.Mean],
-    order: list[str],
-    metric: str,
-) -> None:
+def _means(runs: pd.DataFrame, metric: str) -> dict[str, statistics.Mean]:
+    """Of each algorithm that has one."""
+    means = {str(a): statistics.mean(tables.numbers(of, metric)) for a, of in runs.groupby("algorithm", sort=False)}
+    return {a: m for a, m in means.items() if not math.isnan(m.mean)}
+
+
+def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], metric: str) -> None:
     """A mark for the mean of each algorithm; words at the end of its row if some of its runs have no figure."""
-    some = {a: means[a] for a in order if a in means and not math.isnan(means[a].mean)}
-    scale, at, halves = (
-        statistics.unit_of(metric, percent=True)[0],
-        [m.mean for m in some.values()],
-        [m.half for m in some.values()],
-    )
+    means = _means(runs, metric)
+    some = {a: means[a] for a in order if a in means}
+    at, halves = np.reshape([*some.values()], (-1, 2)).T
     above, below = statistics.arms(at, halves, limits(metric))
+    scale, *_ = statistics.unit_of(metric, percent=True)
     arms = {"array": scale * above, "arrayminus": scale * below, "thickness": 2, "width": 6}
     figure.add_scatter(
-        x=[scale * mean for mean in at],
+        x=scale * at,
         y=[order.index(a) for a in some],
         mode="markers",
         name=kind,

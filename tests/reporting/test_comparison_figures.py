@@ -90,6 +90,7 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
     traces = {t.name: t for t in figure.data}
     assert list(figure.layout.yaxis.ticktext) == order[:-1]
     for kind in ("tuned", "default"):
+        assert list(traces[kind].y) == [0, 1, 2, 3]
         assert list(traces[kind].x) == pytest.approx([100 * by[kind].loc[name].mean() for name in order[:-1]])
     reach = [100 * min(half(tuned.loc[n]), 1 - tuned.loc[n].mean()) for n in order[:-1]]
     assert list(traces["tuned"].error_x.array) == pytest.approx(reach)
@@ -112,7 +113,7 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
             row["half"] == pytest.approx(level * abs(differences[a, b])) and listed[f"{a} − {b}"][3] == row["verdict"]
         )
     ordered = pairs["p"].sort_values()
-    holm = (ordered * range(len(ordered), 0, -1)).clip(upper=1).cummax()
+    holm = (ordered * np.arange(len(ordered), 0, -1)).clip(upper=1).cummax()
     assert pairs["p_holm"].to_dict() == pytest.approx(holm.to_dict())
 
     # the sentence

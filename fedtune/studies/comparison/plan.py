@@ -115,7 +115,7 @@ class ComparisonPlan:
     def runs(self) -> tuple[int, int, int]:
         """How many runs its trials are, how many choose among the best, and how many are on fresh seeds."""
         n, p, options = len(self.every), self.first, self.options
-        trials = p.trials + p.trials // 2 * options.widen
+        trials = p.trials + max(p.trials // 2, 1) * options.widen
         choosing = usual_runs(options.choose_seeds) * bool(p.choosing) * (1 + options.widen)
         return n * trials * p.seeds, n * choosing, n * (1 + options.candidates) * options.seeds
 
