@@ -17,7 +17,7 @@ from fedtune.core.metrics import is_share, limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
-from fedtune.runs.tables import DEFAULT
+from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
@@ -83,8 +83,8 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
         _mark(figure, kind, of, order, metric)
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, range=[len(order) - 0.5, -0.5])
     figure.update_xaxes(title=f"{in_words(metric)}, last round{unit and ' [%]'}")
-    units = runs[tables.UNIT].nunique()
-    n = f"n = {several(units, 'seed' if units == runs['seed'].nunique() else 'search')}"
+    by_search = SEARCH in runs and runs[SEARCH].nunique() > 1
+    n = f"n = {several(runs[tables.UNIT].nunique(), 'search' if by_search else 'seed')}"
     return finish(figure, title, f"{n}; bars: 95 % interval", height=120 + 34 * len(order), legend=2)
 
 

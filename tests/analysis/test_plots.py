@@ -457,6 +457,8 @@ def test_a_comparison_shows_the_tuned_mean_with_its_interval_and_the_default() -
     assert list(tuned.x) == list(default.x) == pytest.approx([100 * m.mean for m in want])
     assert list(tuned.error_x.array) == pytest.approx([100 * m.half for m in want]) and default.error_x.array is None
     assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "n = 3 seeds" in title(figure)
+    by_search = plots.comparison(EVALUATIONS.assign(search=EVALUATIONS["seed"]))
+    assert "n = 3 searches" in title(by_search), "of one seed each"
     told = [(a.text, a.y) for a in figure.layout.annotations]
     assert told == [("default diverged in 1 of 3", 1.28), ("tuned diverged in 1 of 3", 0.72)]
     assert not plots.comparison(EVALUATIONS).layout.annotations
