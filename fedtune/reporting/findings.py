@@ -16,7 +16,7 @@ from fedtune.analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import label
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
@@ -83,7 +83,7 @@ class Findings:
     @property
     def in_words(self) -> str:
         """The objective's name in words."""
-        return _in_words(self.goal.first.name)
+        return label(self.goal.first.name)
 
     @property
     def sends(self) -> bool:
@@ -137,7 +137,7 @@ class Findings:
         name, value = next(iter(figures.items()))
         used = "reported and never used" if name not in self.goal.names else "which has selected it"
         at = f" in round {figures['test_round']}" if "test_round" in figures else ""
-        return f"{_in_words(name)} {statistics.figure(name, value)}{at}, {used}"
+        return f"{label(name)} {statistics.figure(name, value)}{at}, {used}"
 
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
@@ -200,7 +200,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         yaml=text,
         scenario=str(best_file.get("scenario") or record.get("scenario_name", "")),
         default=record.get("defaults", {}),
-        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True), True) if rows else None,
+        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True)) if rows else None,
     )
 
 
@@ -229,10 +229,6 @@ def search_settings(record: Mapping[str, Any]) -> str:
         f"the best {TOP} on {several(seeds - 1, 'more seed')}" if seeds > 1 else "",
     )
     return ", ".join(filter(None, parts))
-
-
-def _in_words(metric: str) -> str:
-    return METRICS[metric].label or metric if metric in METRICS else metric
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:

@@ -124,7 +124,7 @@ def _choice(f: Findings) -> TextTable | None:
         return None
     each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
     names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
-    scale, form, unit = unit_of(f.goal.first.name, percent=True)
+    scale, form, unit = unit_of(f.goal.first.name)
     figures = scale * pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
     text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
     caption = f"The best finished trials on more seeds: {f.in_words}{unit and ' in %'}, last round"
@@ -155,7 +155,7 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
     optional = {"last_val_acc", "last_test_acc", "best_val_acc", "comm_mb"} - {first.column}
     lacking = {c for c in optional if len(some) and some[c].isna().all()}
     columns = [column for column in columns if column[1] in some and column[1] not in lacking]
-    scales = [unit_of(source.removeprefix("last_").removeprefix("best_"), percent=True) for _, source, _ in columns]
+    scales = [unit_of(source.removeprefix("last_").removeprefix("best_")) for _, source, _ in columns]
     cells = [
         [_cell(scale * v if unit else v, 2 if unit else digits) for v in some[source]]
         for (_, source, digits), (scale, _, unit) in zip(columns, scales, strict=True)

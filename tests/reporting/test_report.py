@@ -214,11 +214,14 @@ def test_a_page_has_the_caveats_of_the_terminal_and_says_what_to_try_next(
 @pytest.mark.parametrize(
     ("best", "verdict"),
     [
-        ((0.94, 0.95, 0.96), "beats the default (+0.0500 ± 0.0248"),
-        ((0.84, 0.85, 0.86), "is worse than the default (−0.0500 ± 0.0248"),
-        ((0.84, 0.90, 0.96), "does not differ significantly from the default (+0.0000 ± 0.1490"),
-        ((0.90, 0.90, 0.90), "does not differ significantly from the default (+0.0000 ± 0.0000"),
-        ((0.94, 0.94, 0.94), "differs from the default by +0.0400 in test accuracy; how much of that is chance is"),
+        ((0.94, 0.95, 0.96), "beats the default (+5.00 ± 2.48 points in test accuracy, 95 % interval)"),
+        ((0.84, 0.85, 0.86), "is worse than the default (−5.00 ± 2.48 points"),
+        ((0.84, 0.90, 0.96), "does not differ significantly from the default (+0.00 ± 14.90 points"),
+        ((0.90, 0.90, 0.90), "does not differ significantly from the default (+0.00 ± 0.00 points"),
+        (
+            (0.94, 0.94, 0.94),
+            "differs from the default by +4.00 points in test accuracy; how much of that is chance is",
+        ),
     ],
 )
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
@@ -695,7 +698,7 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
     [
         ("val_acc", "test accuracy 93.00 %"),
         ("val_acc_worst10", "test accuracy of the worst tenth 50.00 %"),
-        ("val_acc_std", "test_acc_std 10.00 %"),
+        ("val_acc_std", "standard deviation of test accuracy 10.00 %"),
     ],
 )
 def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
