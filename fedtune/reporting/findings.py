@@ -146,9 +146,18 @@ class Findings:
             return math.nan
         return self.score - statistics.mean(self.check.of("best", name)).mean
 
-    def gap_text(self) -> str:
-        """That difference in words."""
-        return statistics.gained(self.goal.first.name, self.gap(), sign="+")
+    def ended(self) -> str:
+        """How the best trial ended in the search, and how far that was from its figures on fresh seeds."""
+        if self.best is None:
+            return ""
+        tested, rounds = f" ({self.test_text})" if self.test_text else "", several(self.best["rounds"], "round")
+        text = f"In the search this trial ended with {self.scored} after {rounds}{tested}."
+        if self.check is None or math.isnan(self.gap()):
+            return text
+        where = "On the fresh seeds" if self.check.repeatable else "When it is repeated,"
+        there = f"{where} its {self.in_words} is {self.check.text('best', self.goal.first.name)}"
+        gap = statistics.gained(self.goal.first.name, self.gap(), sign="+")
+        return f"{text} {there}: a selection gap of {gap} (the search's figure minus this one)."
 
     def run_command(self) -> str:
         """The command that trains the best configuration again."""
@@ -300,7 +309,8 @@ def _of_trials(f: Findings) -> list[str]:
         warnings += [_of_constraints(f)] * bool(f.goal.constraints)
         learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # of a whole grid nothing is sampled
         warnings += map(sentence, verdict.caveats(learns, len(f.trials), f.config, f.record.get("space") or {}))
-    return [*warnings, sentence(str(f.record["unjudged"]))] if f.record.get("unjudged") else warnings
+    unjudged = [sentence(str(text), [f.record["scheduler"]]) for text in [f.record.get("unjudged")] if text]
+    return [*warnings, *unjudged]
 
 
 def sentence(text: str, names: Collection[str] = ()) -> str:

@@ -96,7 +96,7 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
         name=f.name,
         title=f.title,
         state=f.state,
-        lead=_lead(f),
+        lead=lead(f),
         tables=[TextTable(*t, words=t[1][:1]) for t in checked],
         findings=f,
         figures=report_figures.of_search(f, study, importance),
@@ -107,14 +107,14 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
     )
 
 
-def _lead(f: Findings) -> str:
+def lead(f: Findings) -> str:
     """What tuning gained, and how sure that is, in a sentence."""
     if f.best is None:
         return f"Nothing was found{' yet' if f.state in findings.OPEN else ''}: {f.nothing}."
     if f.check:
         means = [figure(f.check.column, f.check.of(n).mean(skipna=False)) for n in f.check.names]
-        both = f": {means[0]} against {means[1]}" if len(means) > 1 and "–" not in means else ""
-        return f"{f.check.verdict()}{both}."
+        both = f" It has {means[0]}, the default {means[1]}." if len(means) > 1 and "–" not in means else ""
+        return f"{f.check.verdict()}.{both}"
     after = f"{f.scored} after {several(f.best['rounds'], 'round')}"
     return f"The best of {several(len(f.trials), 'trial')} has {after}, which has not been checked on fresh seeds."
 
