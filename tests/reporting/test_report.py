@@ -23,6 +23,7 @@ from optuna.distributions import FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from plotly.offline import get_plotlyjs
+from scipy import stats
 from support.broken_off import broken_off
 from support.chromium import Browser, chromium
 from support.waiting import wait_for
@@ -182,6 +183,46 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     command, origin = "python -m fedtune.search --algo fedproto", text.split("Where the numbers come from")[1]
     for word in (command, "the search 12 s, in all 20 s", "check on 1, 2, 3", "ray 2.60", "clients = 5"):
         assert word in origin
+
+
+def test_every_figure_of_a_searchs_page_is_that_of_its_tables(html: str, run: Path) -> None:
+    """Computed anew by pandas and SciPy from the rounds and the runs on fresh seeds."""
+    text, rounds = told(html), pd.read_parquet(run / "rounds.parquet")
+    status = pd.read_parquet(run / "trials.parquet").set_index("trial")["status"].astype(str)
+    runs = pd.DataFrame(json.loads((run / "run.json").read_text())["final"]).set_index(["configuration", "seed"])
+    best, default = (100 * runs.loc[name, "test_acc"] for name in ("best", "default"))
+    gain, each = best - default, lambda of: " ".join(f"{v:.2f}" for v in of)
+    half = {n: stats.t.ppf(0.975, len(of) - 1) * of.sem() for n, of in (("best", best), ("gain", gain))}
+    assert f"({gain.mean():+.2f} ± {half['gain']:.2f} points in test accuracy" in text
+    assert f"It has {best.mean():.2f} %, the default {default.mean():.2f} %." in text
+    mb = runs.loc["best", "comm_mb"].mean()
+    assert f"best {best.mean():.2f} ± {half['best']:.2f} % {each(best)} {mb:.2f} default {default.mean():.2f}" in text
+    last, count = rounds.groupby("trial").last(), rounds.groupby("trial").size()
+    named = last["val_acc"][status[last.index] == "finished"].idxmax()
+    score = 100 * last.loc[named, "val_acc"]
+    assert f"validation accuracy {score:.2f} % after {count[named]} rounds" in text
+    assert f"a selection gap of {score - 100 * runs.loc['best', 'val_acc'].mean():+.2f} points" in text
+    numbers = status.value_counts()
+    assert f"{len(status)} trials: {', '.join(f'{numbers[how]} {how}' for how in numbers.index[:2])}" in text
+    order = re.findall(r'<td data-name="trial"[^>]*>([^<]*)</td>', html)
+    seconds = (rounds["seconds"] + rounds["eval_seconds"]).groupby(rounds["trial"]).sum()
+    shown = {"rounds": count.map(str), "val_acc %": (100 * last["val_acc"]).map("{:.2f}".format)}
+    shown |= {"test_acc %": (100 * last["test_acc"]).map("{:.2f}".format), "s": seconds.map("{:.1f}".format)}
+    shown |= {"best val_acc %": (100 * rounds.groupby("trial")["val_acc"].max()).map("{:.2f}".format)}
+    shown |= {"MB": last["comm_mb"].map("{:.2f}".format)}
+    for name, of in shown.items():
+        cells = re.findall(rf'<td data-name="{name}"[^>]*>([^<]*)</td>', html)
+        assert (
+            dict(zip(order, cells, strict=True))
+            == of.reindex(order, fill_value="0" if name == "rounds" else "").to_dict()
+        )
+    specs = [json.loads(spec) for spec in re.findall(r'(?s)<script type="application/json">(.*?)</script>', html)]
+    hovers = [t for trace in specs[0]["data"] for t in trace.get("text", ())]
+    assert {f"trial {t}, {status[t]}: {100 * v:.2f} %" for t, v in last["val_acc"].items()} <= {*hovers}
+    ends = last["val_acc"].nlargest(5)
+    assert {f"{t} ({100 * v:.2f} %)" for t, v in ends.items()} <= {
+        trace.get("name") for of in specs for trace in of["data"]
+    }
 
 
 @pytest.mark.parametrize(
