@@ -610,7 +610,7 @@ def test_where_few_finished_the_last_round_that_enough_reached_counts() -> None:
             )
         )
     figure = plots.slices(study)
-    assert sorted(figure.data[0].y) == pytest.approx([i / 100 + 0.4 for i in range(9)])
+    assert sorted(figure.data[0].y) == pytest.approx([i + 40 for i in range(9)])
     assert "n = 9 trials of 24, by accuracy after round 4: only 3 finished" in title(figure)
     assert plots.importance(study).data[0].x == (1,)
 

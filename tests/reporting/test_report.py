@@ -676,7 +676,7 @@ def test_a_phone_shows_it_without_sideways_scrolling(browser: Browser, html: str
             "&& t.getBoundingClientRect().right <= 390; "
             "return [...plot.querySelectorAll('.xtick text')].filter(seen).map((t) => t.textContent)"
         )
-        assert browser.script(names) == ["val. accuracy", "lam", "lr"]
+        assert browser.script(names) == ["val. accuracy [%]", "lam", "lr"]
         assert browser.script("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
         box = "const box = document.querySelector('.trials').parentElement; return box.scrollWidth > box.clientWidth"
         assert browser.script(box)
