@@ -63,7 +63,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     chosen = runs["chosen"].astype(bool)
     rows = {kind: runs[chosen if kind == TUNED else runs["configuration"] == kind] for kind in MARKS}
     tuned = _means(rows[TUNED], metric)
-    sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric, percent=True)
+    sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric)
     names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
     order = sorted(names, key=lambda a: -sign * tuned[a].mean if a in tuned else math.inf)  # as in the table
     lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")} | {
@@ -100,7 +100,7 @@ def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], me
     some = {a: means[a] for a in order if a in means}
     at, halves = np.reshape([*some.values()], (-1, 2)).T
     above, below = statistics.arms(at, halves, limits(metric))
-    scale, *_ = statistics.unit_of(metric, percent=True)
+    scale, *_ = statistics.unit_of(metric)
     arms = {"array": scale * above, "arrayminus": scale * below, "thickness": 2, "width": 6}
     figure.add_scatter(
         x=scale * at,
@@ -173,7 +173,7 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
 def _cells(table: pd.DataFrame, metric: str, sign: int) -> dict[tuple[str, str], tuple[int | None, str, str]]:
     """Of each row and column the number of its colour, its text, and all in words.  sign: -1 where less is better."""
     cells: dict[tuple[str, str], tuple[int | None, str, str]] = {}
-    (scale, _, unit), kinds = statistics.unit_of(metric, percent=True), [*CELLS]
+    (scale, _, unit), kinds = statistics.unit_of(metric), [*CELLS]
     verdicts = table["verdict"].astype(object).fillna("") if "verdict" in table else [""] * len(table)
     for row, verdict in zip(table.itertuples(), verdicts, strict=True):
         for a, b, d in ((row.algorithm, row.other, row.difference), (row.other, row.algorithm, -row.difference)):

@@ -33,9 +33,12 @@ from fedtune.tuning.space_types import ByRounds, Under, domain_text
 from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+import sentences  # noqa: E402
+
 TEXTS = {".py", ".js", ".css", ".html", ".j2", ".sh"}
 PAGES = (
-    *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios")),
+    *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios", "sentences")),
     "how-to/search.md",
 )
 ABOUT = "background/architecture.md"  # its figures of lines may be a tenth old
@@ -271,6 +274,7 @@ PARTS = {
     "scenarios": scenarios,
     "defaults": defaults,
     "schedulers": early_stopping,
+    "sentences": lambda: sentences.page(),
     "rooms": rooms,
 }
 

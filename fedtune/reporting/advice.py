@@ -133,7 +133,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     if one_seed is None:
         why = f"{behind}. Whether that is more than chance cannot be told"
         if f.check and f.check.seeds > 1:
-            return [Advice("More seeds or more trials", f"{why}: the check shows no spread to tell it by.")]
+            return [Advice("More seeds or more trials", f"{why}: the check does not show how much seeds vary.")]
         again = _again(f, "--final-seeds", "5")
         return [Advice("Check on fresh seeds", f"{why} without a check on two or more fresh seeds.", again)]
     half, advice = one_seed / math.sqrt(seeds), []
@@ -151,8 +151,8 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
     brought = apart(gain)
     if gain > half:
-        why = f"The best of {trials} is {brought} better than half as many can be expected to find, where {chance}: "
-        advice.append(Advice("Give more trials", f"{why}twice as many may bring as much again.", _more(f)))
+        why = f"The best of {trials} is {brought} better than that of half as many is on average, and {chance}. "
+        advice.append(Advice("Give more trials", f"{why}Twice as many trials may bring as much again.", _more(f)))
     if not advice:
         why = f"{behind}, and {chance}. The second half of {trials} brought {brought}, not more than chance."
         advice.append(Advice("Neither more seeds nor more trials are needed in these ranges", why))
@@ -179,7 +179,7 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
         for name, (low, high) in [*importance.ranges.items()][:SHOWN]
     )
     first, count = next(iter(importance.shares)), several(importance.trials, "trial")
-    why = f"Shares of the variance between {count}: {shown}. In brackets: 90 % of {RESAMPLES} resamples of the trials."
+    why = f"Shares of the variance between {count}: {shown}. In brackets: where 90 % of {RESAMPLES} resamples lie."
     unsure = "Which hyperparameter matters most cannot be told"
     todo = f"Search {first} most closely" if surely_first(importance) else unsure
     advice = [Advice(todo, f"{why} {first} ranks first in {importance.first} of {RESAMPLES}.")]

@@ -16,7 +16,7 @@ from fedtune.analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import label
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
@@ -94,7 +94,7 @@ class Findings:
     @property
     def in_words(self) -> str:
         """The objective's name in words."""
-        return _in_words(self.goal.first.name)
+        return label(self.goal.first.name)
 
     @property
     def sends(self) -> bool:
@@ -148,7 +148,7 @@ class Findings:
         name, value = next(iter(figures.items()))
         used = "reported and never used" if name not in self.goal.names else "which has selected it"
         at = f" in round {figures['test_round']}" if "test_round" in figures else ""
-        return f"{_in_words(name)} {statistics.figure(name, value)}{at}, {used}"
+        return f"{label(name)} {statistics.figure(name, value)}{at}, {used}"
 
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
@@ -157,9 +157,18 @@ class Findings:
             return math.nan
         return self.score - statistics.mean(self.check.of("best", name)).mean
 
-    def gap_text(self) -> str:
-        """That difference in words."""
-        return statistics.gained(self.goal.first.name, self.gap(), sign="+")
+    def ended(self) -> str:
+        """How the best trial ended in the search, and how far that was from its figures on fresh seeds."""
+        if self.best is None:
+            return ""
+        tested, rounds = f" ({self.test_text})" if self.test_text else "", several(self.best["rounds"], "round")
+        text = f"In the search this trial ended with {self.scored} after {rounds}{tested}."
+        if self.check is None or math.isnan(self.gap()):
+            return text
+        where = "On the fresh seeds" if self.check.repeatable else "When it is repeated,"
+        there = f"{where} its {self.in_words} is {self.check.text('best', self.goal.first.name)}"
+        gap = statistics.gained(self.goal.first.name, self.gap(), sign="+")
+        return f"{text} {there}: a selection gap of {gap} (the search's figure minus this one)."
 
     def run_command(self) -> str:
         """The command that trains the best configuration again."""
@@ -212,7 +221,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         yaml=text,
         scenario=str(best_file.get("scenario") or record.get("scenario_name", "")),
         default=record.get("defaults", {}),
-        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True), True) if rows else None,
+        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True)) if rows else None,
     )
 
 
@@ -246,10 +255,6 @@ def search_settings(record: Mapping[str, Any]) -> str:
         f"the best {TOP} on {several(seeds - 1, 'more seed')}" if seeds > 1 else "",
     )
     return ", ".join(filter(None, parts))
-
-
-def _in_words(metric: str) -> str:
-    return METRICS[metric].label or metric if metric in METRICS else metric
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
@@ -323,7 +328,8 @@ def _of_trials(f: Findings) -> list[str]:
         resume = command("resume", f.run) if f.is_extendable else None if f.state in OVER else ""
         space = f.record.get("space") or {}
         warnings += map(sentence, verdict.caveats(learns, len(f.trials), f.config, space, resume))
-    return [*warnings, sentence(str(f.record["unjudged"]))] if f.record.get("unjudged") else warnings
+    unjudged = [sentence(str(text), [f.record["scheduler"]]) for text in [f.record.get("unjudged")] if text]
+    return [*warnings, *unjudged]
 
 
 def sentence(text: str, names: Collection[str] = ()) -> str:

@@ -95,7 +95,7 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
         name=f.name,
         title=f.title,
         state=f.state,
-        lead=_lead(f),
+        lead=lead(f),
         tables=[TextTable(*t, words=t[1][:1]) for t in checked],
         findings=f,
         figures=report_figures.of_search(f, study, importance),
@@ -106,14 +106,14 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
     )
 
 
-def _lead(f: Findings) -> str:
+def lead(f: Findings) -> str:
     """What tuning gained, and how sure that is, in a sentence."""
     if f.best is None:
         return f"Nothing was found{' yet' if f.state not in OVER else ''}: {f.nothing}."
     if f.check:
         means = [figure(f.check.column, f.check.of(n).mean(skipna=False)) for n in f.check.names]
-        both = f": {means[0]} against {means[1]}" if len(means) > 1 and "–" not in means else ""
-        return f"{f.check.verdict()}{both}."
+        both = f" It has {means[0]}, the default {means[1]}." if len(means) > 1 and "–" not in means else ""
+        return f"{f.check.verdict()}.{both}"
     after = f"{f.scored} after {several(f.best['rounds'], 'round')}"
     trials = several(len(f.trials), "trial") + " so far" * (f.state not in OVER)
     return f"The best of {trials} has {after}, which has not been checked on fresh seeds."
@@ -124,7 +124,7 @@ def _choice(f: Findings) -> TextTable | None:
         return None
     each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
     names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
-    scale, form, unit = unit_of(f.goal.first.name, percent=True)
+    scale, form, unit = unit_of(f.goal.first.name)
     figures = scale * pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
     text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
     caption = f"The best finished trials on more seeds: {f.in_words}{unit and ' in %'}, last round"
@@ -155,7 +155,7 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
     optional = {"last_val_acc", "last_test_acc", "best_val_acc", "comm_mb"} - {first.column}
     lacking = {c for c in optional if len(some) and some[c].isna().all()}
     columns = [column for column in columns if column[1] in some and column[1] not in lacking]
-    scales = [unit_of(source.removeprefix("last_").removeprefix("best_"), percent=True) for _, source, _ in columns]
+    scales = [unit_of(source.removeprefix("last_").removeprefix("best_")) for _, source, _ in columns]
     cells = [
         [_cell(scale * v if unit else v, 2 if unit else digits) for v in some[source]]
         for (_, source, digits), (scale, _, unit) in zip(columns, scales, strict=True)

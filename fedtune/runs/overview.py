@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import EXCESSES, WORST, Goal, Objective
+from fedtune.core.statistics import unit_of
 from fedtune.core.terminal import near, several, short
 from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
@@ -47,6 +48,7 @@ class BestTrials(NamedTuple):
     title: str
     columns: list[str]
     rows: list[list[str]]
+    value: float  # the first one's objective
 
 
 class Worker(NamedTuple):
@@ -290,12 +292,15 @@ def _best(
     lines = []
     for trial in in_order(last, how, goal, budget)[:SHOWN]:
         row = last[trial]
-        figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
+        figures = [_shown(n, row[a]) if a in row else "" for n, a in decide.items()]
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_keeps(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
         lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
-    return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines) if last else None
+    if not last:
+        return None
+    columns = [column + unit_of(column)[2] * (column not in names) for column in columns]
+    return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines, float(last[lines[0][0]][key]))
 
 
 def in_order(last: Mapping[str, Row], how: Mapping[str, str], goal: Goal, budget: Budget) -> list[str]:
@@ -333,7 +338,13 @@ def _tested(rows: list[Row], name: str) -> str:
     last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""
-    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {last_round([last])})")
+    return _shown(name, last[name]) + ("" if last is rows[-1] else f" (round {last_round([last])})")
+
+
+def _shown(name: str, value: float) -> str:
+    """A metric in a table whose heading has its unit."""
+    scale, form, _ = unit_of(name)
+    return f"{scale * value:{form}}"
 
 
 def last_round(rows: list[Row]) -> int:

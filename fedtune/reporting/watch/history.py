@@ -94,8 +94,7 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
         status = reader.read(run)
         done = status.counted.partition(":")[0]
         if isinstance(status, SearchStatus) and status.best:
-            value = status.best.rows[0][status.best.columns.index(metric)]
-            best = float(value) if value else None
+            best = status.best.value
     minutes = float(f"{record['seconds'] / 60:.3g}") if "seconds" in record else None
     started = record.get("started", "").replace("T", " ")[:16]
     state = GONE if state == "abandoned" else state
