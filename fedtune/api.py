@@ -209,7 +209,7 @@ class OptunaObjective:
 
         >>> import fedtune
         >>> fedtune.objective("fedavg", "digits-w4", clients=4).default
-        {'lr': 0.01, 'momentum': 0.5, 'local_epochs': 1}
+        {'lr': 0.03, 'momentum': 0.9, 'local_epochs': 1}
         """
         from fedtune.tuning.space import inside
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def known() -> dict[str, tuple[str, ...]]:
 
 
 def taken(
-    name: str, fields: Mapping[str, Any], fixed: Mapping[str, Any]
+    name: str, fields: Mapping[str, Any], fixed: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Scenario, dict[str, Any], tuple[UserFile, ...]]:
     """A named scenario with these fields, which may be files; the fields with canonical names; the user's files.
 

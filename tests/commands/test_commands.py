@@ -58,7 +58,7 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     assert console.main([*arguments.split(), "--output", str(rows)]) == 0
     there = [json.loads(line) for line in rows.read_text().splitlines()]
     experiment = Experiment(
-        algorithm="fedproto", scenario=Scenario(clients=4, rounds=3, lr=0.05), seed=2, test_every=10
+        algorithm="fedproto", scenario=Scenario(clients=4, rounds=3, lr=0.05, momentum=0.9), seed=2, test_every=10
     )
     here = list(train(experiment, {"lam": 1.5}))
     clocks = {"seconds", "eval_seconds"}

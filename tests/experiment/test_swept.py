@@ -67,5 +67,5 @@ def test_a_paper_the_user_or_the_sweep_says_how_clients_train(
 
 def test_what_is_listed_is_what_is_trained() -> None:
     for name, scenario in SCENARIOS.items():
-        assert taken(name, {}, {})[0] == scenario
+        assert taken(name, {})[0] == scenario
     assert OWN.lr == min(of["lr"] for of in SWEPT.values())

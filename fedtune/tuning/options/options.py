@@ -191,7 +191,8 @@ class ExperimentOptions:
 
             metrics, files = user_metrics.take(self.metric)
             own = user_files.merged(own, files)
-        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in fields}
+        given_now = {**fields, **fixed, **cls.presets.get(self.preset, {})}  # a record's scenario has these resolved
+        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
         experiment = Experiment(
             algorithm=algo,
             scenario=scenario.override(**then),
