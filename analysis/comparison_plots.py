@@ -16,7 +16,7 @@ from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
-from fedtune.runs.tables import DEFAULT
+from fedtune.runs.tables import BORROWED, DEFAULT
 from fedtune.studies.comparison import budgets, tables
 from fedtune.studies.comparison.text import is_share
 
@@ -26,6 +26,7 @@ LOCAL = "local"  # every client alone
 NONE = statistics.Mean(math.nan, math.nan)
 MARKS: dict[str, dict[str, Any]] = {  # the last one lies on top
     "default": {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
+    "borrowed": {"color": COLOURS[2], "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
     "tuned": {"color": COLOURS[0], "size": 11},
 }
 CELLS = {  # colours of a pair's verdict; "" without one
@@ -43,6 +44,7 @@ NUMBERED = 15  # algorithms at most whose cells have room for a number
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, control: Sequence[str] = ()) -> go.Figure:
     """Test accuracy of each algorithm, a row each: tuned as a dot with its 95 % interval, the default as a hollow mark.
 
+    Another hollow mark is borrowed: trained with another algorithm's tuned values of what both have.
     Means are over searches, where each algorithm has several, else over seeds, and so is the interval.  Local and the
     control, both tuned, are vertical lines: whom a federated algorithm should beat, and what luck alone does.
     A configuration that diverged on some seed has words in place of a mean.
@@ -64,6 +66,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
         return nothing(title, "nothing was re-run yet")
     evaluations = tables.with_units(evaluations)
     kinds = {"tuned": evaluations["chosen"].astype(bool), "default": evaluations["configuration"] == DEFAULT}
+    kinds |= {BORROWED: of} if (of := evaluations["configuration"] == BORROWED).any() else {}
     runs = {kind: dict(list(evaluations[of].groupby("algorithm", sort=False))) for kind, of in kinds.items()}
     means = {kind: {a: statistics.mean(tables.numbers(r, metric)) for a, r in of.items()} for kind, of in runs.items()}
     names = [a for a in dict.fromkeys(evaluations["algorithm"]) if a not in control[1:]]
@@ -76,7 +79,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
             line = {"color": GREY if a == LOCAL else COLOURS[3], "dash": dash, "width": 2}
             ends = {"x": [x, x], "y": [-0.5, len(order) - 0.5], "mode": "lines", "line": line, "name": name}
             figure.add_scatter(**ends, hovertemplate=f"{name}: {_interval(means['tuned'][a], metric)}<extra></extra>")
-    for kind, marker in MARKS.items():
+    for kind, marker in ((kind, MARKS[kind]) for kind in MARKS if kind in kinds):
         some = {a: m for a in order if not math.isnan((m := means[kind].get(a, NONE)).mean)}
         above, below = statistics.arms([m.mean for m in some.values()], [m.half for m in some.values()], within)
         bars = {"error_x": {"array": above, "arrayminus": below, "thickness": 2, "width": 6}} if kind == "tuned" else {}
@@ -107,7 +110,7 @@ def _say_lost(figure: go.Figure, kind: str, runs: Mapping[int, pd.DataFrame], me
                 text=f"{kind} {how} in {bad} of {len(of)}",
                 x=1,
                 xref="paper",
-                y=row + (0.28 if kind == "default" else -0.28),
+                y=row + 0.28 * (1 - [*MARKS].index(kind)),
                 xanchor="right",
                 showarrow=False,
                 font={"size": 11, "color": MARKS[kind]["color"]},
