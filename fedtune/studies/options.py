@@ -62,6 +62,7 @@ class ComparisonOptions(SearchOptions):
         "that both have, with defaults otherwise; none: nobody's",
         "NAME|none",
         group=HOW,
+        rare=True,
     )
     margin: float = option(
         0.005,
