@@ -60,13 +60,14 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     """
     metric = objective.reported(evaluations)
     words, within = in_words(metric), limits(metric)
-    title = f"{words[:1].upper()}{words[1:]} of each algorithm on fresh seeds, tuned and default"
+    lent = BORROWED in set(evaluations.get("configuration", ()))
+    title = f"{words[:1].upper()}{words[1:]} of each algorithm on fresh seeds, tuned{', borrowed' * lent} and default"
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
     evaluations = tables.with_units(evaluations)
     kinds = {"tuned": evaluations["chosen"].astype(bool), "default": evaluations["configuration"] == DEFAULT}
-    kinds |= {BORROWED: of} if (of := evaluations["configuration"] == BORROWED).any() else {}
+    kinds |= {BORROWED: evaluations["configuration"] == BORROWED} if lent else {}
     runs = {kind: dict(list(evaluations[of].groupby("algorithm", sort=False))) for kind, of in kinds.items()}
     means = {kind: {a: statistics.mean(tables.numbers(r, metric)) for a, r in of.items()} for kind, of in runs.items()}
     names = [a for a in dict.fromkeys(evaluations["algorithm"]) if a not in control[1:]]
