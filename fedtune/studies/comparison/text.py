@@ -199,13 +199,6 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     return _without(dict.fromkeys(unknown, "–") | {"published %": ""}, pd.DataFrame(columns))
 
 
-def _borrowed(table: pd.DataFrame, named: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The column of what was trained with another algorithm's tuned values, and that of what tuning gains beyond it."""
-    own, values = table["lender"].fillna("") == "", f"with {max(table['lender'].fillna(''))}'s values"
-    shown = ["–" if of else text for of, text in zip(own, _unless_diverged(table, "borrowed"), strict=True)]
-    return {f"{values}{named}": shown}, {"gain over borrowed": _with_half(table, "beyond", sign="+")}
-
-
 def against_budget(table: pd.DataFrame) -> pd.DataFrame:
     """Place and score of each algorithm after 1, 2, 4, … and all trials, as text, the last leader first."""
     largest = int(table["trials"].max())
@@ -297,6 +290,13 @@ def in_latex(cell: str) -> str:
     line = re.sub("-(?=-)", "-\N{WORD JOINER}", printable(" ".join(cell.splitlines())))
     text = "".join(TEX.get(c, c) for c in line).replace("\N{WORD JOINER}", "{}")
     return "{}" * text.startswith(("[", "*")) + text
+
+
+def _borrowed(table: pd.DataFrame, named: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The column of what was trained with another algorithm's tuned values, and that of what tuning gains beyond it."""
+    own, values = table["lender"].fillna("") == "", f"with {max(table['lender'].fillna(''))}'s values"
+    shown = ["–" if of else text for of, text in zip(own, _unless_diverged(table, "borrowed"), strict=True)]
+    return {f"{values}{named}": shown}, {"gain over borrowed": _with_half(table, "beyond", sign="+")}
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
