@@ -25,10 +25,10 @@ from fedtune.studies.options import ComparisonOptions
 from fedtune.trainables.fedprox import FedProx
 
 WORDS = (
-    "--algos fedprox,fedavg --baselines none --scenario digits-w4 --clients 4 --rounds 2 --trials 2 --searcher random "
-    "--scheduler none --max-concurrent 1 --searches 2 --seeds 1 --choose-seeds 1 --top-k 1 --no-control --no-dashboard "
-    "--name both"
-).split() + ["--vary", "lr=0.05..0.3 log"]
+    "--algos fedprox,fedavg --baselines none --scenario digits-w4 --clients 4 --model cnn8-wide --rounds 2 --trials 2 "
+    "--searcher random --scheduler none --max-concurrent 1 --searches 2 --seeds 1 --choose-seeds 1 --top-k 1 "
+    "--no-control --no-dashboard --name both"
+).split() + ["--vary", "lr=0.05..0.15 log"]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def interrupted(both: Path, here: Path, **options: Any) -> Path:
 def test_borrowed_runs_that_are_missing_are_made_up_for(both: Path, tmp_path: Path) -> None:
     here = interrupted(both, tmp_path / "both")
     kept = {f: f.stat().st_mtime_ns for f in here.glob("evaluations/*.json")}
-    assert len(kept) == len(list(both.glob("evaluations/*.json"))) - 2
+    assert len(kept) < len(list(both.glob("evaluations/*.json")))
     assert resume.main([str(here)]) == 0
     timed = ["seconds", "search_seconds"]
     got, want = (pd.read_csv(at / "table.csv").drop(columns=timed) for at in (here, both))
