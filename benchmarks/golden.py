@@ -46,6 +46,7 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "optuna", "ray")
 LEFT_OUT = {"seconds", "eval_seconds", "search_seconds", "trial", "run", "reason"}  # times, names, sentences
 # What a case says, and what it is called today: the one place to edit when options or files are renamed.
 OPTIONS: dict[str, str] = {}
+THEN = {"lr": 0.01, "momentum": 0.5}  # defaults of fedtune's own scenarios when the rows were made
 TABLES = (
     *("trials.parquet", "rounds.parquet", "clients.parquet", "front.parquet", "evaluations.parquet"),
     *("table.csv", "pairs.csv", "against.csv", "budget.csv"),
@@ -64,7 +65,7 @@ def trained(case: Case) -> Tables:
     """One configuration, trained by Python."""
     import fedtune
 
-    return {"rows": fedtune.train(case["algorithm"], case["scenario"], case["configuration"], **options(case))}
+    return {"rows": fedtune.train(case["algorithm"], case["scenario"], THEN | case["configuration"], **options(case))}
 
 
 def command(case: Case, *words: str) -> None:
@@ -84,7 +85,14 @@ def run(case: Case) -> Tables:
     import pandas as pd
 
     file = Path(tempfile.mkdtemp(dir=".")) / "rows.jsonl"
-    command(case, "run", "--algo", case["algorithm"], "--output", str(file))
+    command(
+        case | {"configuration": THEN | case["configuration"]},
+        "run",
+        "--algo",
+        case["algorithm"],
+        "--output",
+        str(file),
+    )
     return {"rows": pd.DataFrame(map(json.loads, file.read_text().splitlines()))}
 
 

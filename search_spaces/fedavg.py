@@ -15,3 +15,9 @@ table = {
     "momentum": tune.choice([0.0, 0.3, 0.6, 0.8, 0.95]),
     "batch": tune.choice([4, 8, 16, 32, 64]),
 }
+# the same way: what the defaults of all algorithms were read from (docs/reference/scenarios.md)
+sweep = {
+    "lr": tune.choice([0.003, 0.01, 0.03, 0.1, 0.3]),
+    "momentum": tune.choice([0.0, 0.5, 0.9]),
+    "local_epochs": tune.choice([1, 2, 5, 10, 20]),
+}

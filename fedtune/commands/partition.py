@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         from fedtune.experiment import user_scenario
         from fedtune.studies import partition_view
 
-    scenario, *_ = user_scenario.taken(options.scenario, options.split()[0])
+    scenario, *_ = user_scenario.taken(options.scenario, *options.split())
     counts, looks = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)
     if args.output:
         from fedtune.analysis import partition_plots

@@ -145,7 +145,7 @@ class Scenario:
     )
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows per mini-batch")
-    local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows per round")
+    local_epochs: int = hyper(1, 1, 20, log=True, symbol="E", help="passes over a client's rows per round")
     local_steps: int = hyper(
         0,
         1,

@@ -11,6 +11,13 @@ from fedtune.data import datasets, user_metadata
 from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import user_files
 
+# How clients train where no paper says it, by data set and model: from sweeps of FedAvg (docs/reference/scenarios.md)
+SWEPT: dict[tuple[str, str], dict[str, Any]] = {
+    ("digits", "cnn8"): {"lr": 0.1},
+    ("digits", "mlp"): {"lr": 0.1},
+    ("fashion-mnist", "fedproto-cnn"): {"lr": 0.03},
+}
+NOT_SWEPT = {"lr": Scenario.lr, "momentum": Scenario.momentum}
 _GFPL_MNIST = Scenario(
     model="fedproto-cnn",
     shots=100,
@@ -92,7 +99,7 @@ _FEW_SHOTS = _GFPL_MNIST.override(
 # classes, so this is 200 rows of each of the five.
 _COMMON_BODY = _FEW_SHOTS.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
 
-SCENARIOS: dict[str, Scenario] = {
+_NAMED: dict[str, Scenario] = {
     # the default: rows enough for mixtures, and few enough that federated learning gains something over local training
     "digits-shards": Scenario(
         clients=10, partition="shards", shards=6, val_share=0.25, test_share=0.3, all_classes=400, batch=8, rounds=30,
@@ -146,8 +153,17 @@ SCENARIOS: dict[str, Scenario] = {
 }  # fmt: skip
 
 DEFAULT = "digits-shards"
-# the scenario of a user's own data, which has the data's name
-OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30)
+
+
+def swept(name: str, dataset: str, model: str, optimizer: str = Scenario.optimizer) -> dict[str, Any]:
+    """How clients train in a scenario on this data set with this model, by default; empty if a paper says it."""
+    ours, by_sgd = name.startswith(("digits-", "gfpl-fmnist-few")), optimizer == Scenario.optimizer
+    return NOT_SWEPT | (SWEPT.get((dataset, model), {}) if by_sgd else {}) if ours else {}
+
+
+SCENARIOS = {name: s.override(**swept(name, s.dataset, s.model)) for name, s in _NAMED.items()}
+# the scenario of a user's own data, which has the data's name; the lower of the rates that were found by sweeps
+OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30, lr=0.03)
 FOLLOWS = {  # fields of OWN that depend on the data (`user_scenario.defaults`), in words
     "dataset": "",
     "model": "mlp where rows are vectors or series, tokens where they are tokens",

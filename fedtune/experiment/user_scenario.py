@@ -26,9 +26,12 @@ def known() -> dict[str, tuple[str, ...]]:
     return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
 
 
-def taken(name: str, fields: Mapping[str, Any]) -> tuple[Scenario, dict[str, Any], tuple[UserFile, ...]]:
+def taken(
+    name: str, fields: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> tuple[Scenario, dict[str, Any], tuple[UserFile, ...]]:
     """A named scenario with these fields, which may be files; the fields with canonical names; the user's files.
 
+    fixed: hyperparameters that are given; defaults of others depend on them.
     Data and partition are read and checked here.  UserError if anything is wrong.
     """
     base, given = scenarios.find(name), dict(fields)
@@ -50,7 +53,10 @@ def taken(name: str, fields: Mapping[str, Any]) -> tuple[Scenario, dict[str, Any
         own = user_partition.described(given["partition"], own)
     if flwr_partitions.is_named(given.get("partition", "")):
         flwr_partitions.require(given["partition"])
-    return base.override(**(defaults(given) | given)), given, own
+    fields = defaults(given) | given
+    of = {**vars(base), **fields, **fixed}
+    training = scenarios.swept(name, of["dataset"], of["model"], of["optimizer"])
+    return base.override(**(training | fields)), given, own
 
 
 def data_in_words(scenario: Scenario) -> str:

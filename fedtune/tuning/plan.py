@@ -259,8 +259,9 @@ def _on_gpus(options: SearchOptions) -> Workload:
 
 
 def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
+    then = options.recorded.get("space", {})
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
-    space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
+    space = space_facts.without_idle(spaces.as_recorded(space, then, workload), workload, then)
     searcher = options.searcher or searchers.default(space, options.scheduler)
     searchers.require_combination(searcher, options.scheduler, space, goal, workload.traits.structural)
     for name in space.names:

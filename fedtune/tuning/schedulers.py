@@ -136,9 +136,10 @@ def scheduler(name: str, budget: Budget, grace: float, space: Space, goal: Goal 
 def default_grace(rounds: int, first_effect: int) -> int:
     """Rounds before a trial of so many is judged, unless somebody says otherwise.
 
-    One round in ten, as fewer say little of where a trial ends; and none before the first effect of whatever varies.
+    One round in ten and at least three, as fewer say little of where a trial ends; and none before the first effect of
+    whatever varies.
     """
-    return min(max(first_effect, rounds // 10), rounds)
+    return min(max(first_effect, rounds // 10, 3), rounds)
 
 
 def at_report(grace: int, every: int) -> int:

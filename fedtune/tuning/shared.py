@@ -7,7 +7,8 @@ A comparison is fair only if no algorithm has a wider learning rate than another
 before they are scored declares `tune_epochs`, `tune_lr` and, if it has the choice, `tune`; all such search these too.
 
 Exceptions, by rule and for all: Adam's steps have the size of the rate, whatever the gradient, so that its rates are
-smaller (`ADAM`).  What a single space leaves out, it says with a reason (`without`).
+smaller (`ADAM`).  A trial of many rounds has fewer epochs in each (`LONGEST`).  What a single space leaves out, it says
+with a reason (`without`).
 
 `participation` is in no space, as it changes what a round costs; `--vary participation` searches it.
 
@@ -26,7 +27,7 @@ from fedtune.core import hyper
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
-from fedtune.tuning.space_types import Under
+from fedtune.tuning.space_types import ByRounds, Under
 
 WHOLE = (None, None)  # all of the declared range, or all choices
 Ends = tuple[float | None, float | None]
@@ -35,11 +36,13 @@ Ends = tuple[float | None, float | None]
 DEFAULT: dict[str, Ends] = {
     "lr": (1e-3, 0.3),
     "momentum": (0.0, 0.95),
-    "local_epochs": (1, 5),
+    "local_epochs": (1, 20),
     "tune_epochs": (1, 20),
     "tune_lr": (1e-4, 0.3),
     "tune": WHOLE,
 }
+LONGEST = 600  # local epochs of a whole trial in `default`, where that leaves at least FEWEST a round
+FEWEST = 5
 # in every space `wide`
 WIDE: dict[str, Ends] = {
     "lr": (1e-4, 1.0),
@@ -78,16 +81,18 @@ def with_shared(
     space: dict[str, Any] = {name: hyper.find(name, cls, Scenario).domain() for name in own}
     space |= {name: hyper.find(name, cls, Scenario).domain(*ends) for name, ends in narrowed.items()}
     shared = () if without else (name for name in ranges if name in declared)
-    return space | {name: domain(declared[name], ranges[name]) for name in shared}
+    return space | {name: domain(declared[name], ranges[name], wide) for name in shared}
 
 
-def domain(hp: Hyperparameter, ends: Ends) -> Domain | Under:
+def domain(hp: Hyperparameter, ends: Ends, wide: bool = False) -> Domain | Under | ByRounds:
     """The domain of a hyperparameter that all share."""
+    if hp.name == "local_epochs" and not wide:
+        return ByRounds(lambda rounds: hp.domain(ends[0], min(ends[1] or FEWEST, max(FEWEST, LONGEST // rounds))))
     usual = hp.domain(*ends)
     return Under("optimizer", {"sgd": usual, "adam": hp.domain(*ADAM[hp.name])}) if hp.name in ADAM else usual
 
 
-def of_undeclared(hp: Hyperparameter) -> Domain | Under:
+def of_undeclared(hp: Hyperparameter) -> Domain | Under | ByRounds:
     """The domain in a space that nobody wrote: as in every `default`, if what is declared is no narrower."""
     low, high = DEFAULT.get(hp.name, WHOLE)
     fits = None not in (low, high, hp.low, hp.high) and hp.low <= low and high <= hp.high  # type: ignore[operator]

@@ -29,6 +29,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
 from fedtune.tuning.shared import with_shared as with_shared
 from fedtune.tuning.space_types import (
+    ByRounds,
     Condition,
     Config,
     Space,
@@ -123,6 +124,13 @@ def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
             raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
         domains[name] = _range(declared[name], written if given else None, name in domains)
     return space._replace(domains=domains)
+
+
+def as_recorded(space: Space, texts: Mapping[str, str], workload: Workload) -> Space:
+    """The space with a record's ranges, in words, where they are others now: by another release, or more rounds."""
+    declared, then = workload.hyperparameters(), {n: text.partition(" where ")[0] for n, text in texts.items()}
+    changed = {n: then[n] for n, d in space.domains.items() if n in then and then[n] != domain_text(d)}
+    return space._replace(domains=space.domains | {n: _range(declared[n], text, True) for n, text in changed.items()})
 
 
 def named(text: str) -> str:
@@ -238,6 +246,8 @@ def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, 
     def resolved(name: str, value: Any) -> Any:
         if isinstance(value, When):
             return value._replace(domain=resolved(name, value.domain))
+        if isinstance(value, ByRounds):
+            return value.of(workload.rounds)
         if not isinstance(value, Under):
             return value
         if value.other in raw and value.other not in workload.pinned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Uniform
@@ -29,6 +29,12 @@ class Under(NamedTuple):
 
     other: str
     domains: Mapping[Any, Domain]
+
+
+class ByRounds(NamedTuple):
+    """A domain by how many rounds a trial has."""
+
+    of: Callable[[int], Domain]
 
 
 def when(domain: Any, **others: Any) -> When:

@@ -154,13 +154,13 @@ def test_a_grid_is_trained_once_and_searched_from_the_command_line(
     one, two = (tabulated.read(tmp_path / f"{n}.parquet") for n in ("one", "two"))
     assert np.array_equal(one.values, two.values) and one.values.shape == (3, 2, 2, 3)
     assert one.about["scenario_name"] == "digits-w4" and one.about["command"]
-    assert one.default == (0, 0)  # lr 0.01, one epoch
+    assert one.default == (1, 0)  # lr 0.1, one epoch
     capsys.readouterr()
     line = f"{tmp_path}/one.parquet --searcher random,tpe --scheduler none,asha --budget 4 --searches 3 --processes 1"
     assert simulate.main(f"{line} -o {tmp_path}/all.csv".split()) == 0
     shown, every = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
     assert "local on digits-w4: regret in points, mean of 3 searches; of the whole grid " in " ".join(shown.split())
-    assert "tpe, asha, first rung 1" in shown
+    assert "tpe, asha, first rung 3" in shown
     assert len(every) == 4 * 3 * 4 and set(every["budget"]) == {0.5, 1, 2, 4}
 
 
@@ -170,7 +170,7 @@ def test_nobody_is_judged_before_the_first_effect_unless_one_says_so(tmp_path: P
     flat(np.linspace(0, 1, 9), rounds=20).write(tmp_path / "early.parquet")
     words = "--scheduler asha,median,none --searches 2 --budget 2 --processes 1"
     line = f"{tmp_path}/early.parquet {tmp_path}/late.parquet {words} -o {tmp_path}"
-    for more, rounds in (("", (2, 14)), ("--grace 5,14", (5, 14))):
+    for more, rounds in (("", (3, 14)), ("--grace 5,14", (5, 14))):
         assert simulate.main(f"{line}/of{more[8:]}.csv {more}".split()) == 0
         found = pd.read_csv(tmp_path / f"of{more[8:]}.csv")["strategy"]
         want = [f"tpe, {how} {t}" for t in rounds for how in ("asha, first rung", "median, from round")]

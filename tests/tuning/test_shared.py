@@ -75,6 +75,12 @@ def test_adams_rates_are_smaller_by_rule() -> None:
     assert space.load("default", fixed).text()["lr"] == "1e-05..0.01 log"
 
 
+@pytest.mark.parametrize(("rounds", "most"), [(1, 20), (30, 20), (60, 10), (100, 6), (200, 5)])
+def test_a_trial_of_many_rounds_has_fewer_epochs_in_each(rounds: int, most: int) -> None:
+    assert loaded("fedprox", "default", rounds=rounds).text()["local_epochs"] == f"1..{most} log"
+    assert loaded("fedprox", "wide", rounds=rounds).text()["local_epochs"] == "1..20 log"
+
+
 def test_whoever_adapts_before_scoring_tunes_its_rate_and_its_epochs() -> None:
     for name in FILES:
         cls = registry.find(name)

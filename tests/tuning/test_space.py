@@ -251,7 +251,7 @@ def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(alg
     assert "lr" in found.names and not late & set(found.names) and not set(cls.structural) & set(found.names)
     own = [n for n in found.names if n not in ("lr", "momentum", "local_epochs")]
     assert all(hyper.hyperparameters(cls)[n].low is not None for n in own)
-    alike = {"lr": "0.001..0.3 log", "momentum": "0..0.95", "local_epochs": "1..5"}
+    alike = {"lr": "0.001..0.3 log", "momentum": "0..0.95", "local_epochs": "1..10 log"}
     assert {n: t for n, t in found.text().items() if n not in own} == alike
     with pytest.raises(UserError, match="unknown search space .* 'paper'"):
         space.load("paper", experiment(algo))
@@ -331,3 +331,13 @@ def test_a_space_in_which_nothing_has_an_effect_is_refused():
     whole, e = loaded()
     with pytest.raises(UserError, match="something to vary, but no searched hyperparameter has an effect: a class has"):
         space_facts.without_idle(space.Space({"components": whole.domains["components"]}, []), e)
+
+
+def test_a_search_that_goes_on_keeps_its_ranges() -> None:
+    experiment = Experiment(algorithm="fedavg", scenario=Scenario(rounds=200))
+    now = space.load("default", experiment)
+    then = {"lr": "0.001..0.3 log", "momentum": "0..0.9", "local_epochs": "1..20 log where optimizer is sgd"}
+    found = space.as_recorded(now, then, experiment)
+    assert found.text() == now.text() | {"momentum": "0..0.9", "local_epochs": "1..20 log"}
+    assert found.domains["lr"] is now.domains["lr"]
+    assert space.as_recorded(now, {}, experiment) == now

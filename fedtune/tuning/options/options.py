@@ -177,7 +177,7 @@ class ExperimentOptions:
         user_files.register(own)
         cls = registry.find(algo)
         given_fields, fixed = self.split(hyperparameters(cls))
-        scenario, fields, files = user_scenario.taken(self.scenario, given_fields)
+        scenario, fields, files = user_scenario.taken(self.scenario, given_fields, fixed)
         own = user_files.merged(files, own)
         require_device(self.device)
         start_from, metrics = "", tuple[str, ...]()
@@ -191,8 +191,7 @@ class ExperimentOptions:
 
             metrics, files = user_metrics.take(self.metric)
             own = user_files.merged(own, files)
-        given_now = {**fields, **hyperparameters(type(scenario))}  # a record has hyperparameters among its defaults
-        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
+        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in fields}
         experiment = Experiment(
             algorithm=algo,
             scenario=scenario.override(**then),
