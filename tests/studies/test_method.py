@@ -88,7 +88,7 @@ def test_the_method_of_several_searches(tmp_path: Path) -> None:
         "No figure of test rows takes part in that.",
         "searched on 0, fresh 1–5; searched on 6, fresh 7–11; searched on 12, fresh 13–17.",
         "Of these 3 the one with the best mean val_acc on the fresh seeds is the tuned configuration.",
-        "Each algorithm is also trained on these seeds with fedavg's tuned values of the hyperparameters that both have",
+        "Each algorithm is also trained on these seeds with fedavg's tuned values of the hyperparameters that both",
         "compared by the 3 differences between searches",
         "and a paired t-test whose variance is shrunk towards that of all pairs.",
         "Against a margin of 0.5 points, given",
