@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from fedtune.analysis.plot_tools import in_words, legend_lines
+from fedtune.analysis.plot_tools import in_words, legend_lines, title_of
 from fedtune.analysis.theme import COLOURS, GREY, band, colours, finish, nothing
 from fedtune.core import statistics
-from fedtune.core.metrics import limits
+from fedtune.core.metrics import is_share, limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
 from fedtune.runs.tables import BORROWED, DEFAULT
-from fedtune.studies.comparison import budgets, tables
-from fedtune.studies.comparison.text import is_share
+from fedtune.studies.comparison import tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
 DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
-LOCAL = "local"  # every client alone
-NONE = statistics.Mean(math.nan, math.nan)
-MARKS: dict[str, dict[str, Any]] = {  # the last one lies on top
-    "default": {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
-    "borrowed": {"color": COLOURS[2], "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
-    "tuned": {"color": COLOURS[0], "size": 11},
+LOCAL, TUNED = "local", "tuned"  # every client alone; the configuration that each search found
+MARKS: dict[str, dict[str, Any]] = {  # of configurations; the last one lies on top
+    DEFAULT: {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
+    BORROWED: {"color": COLOURS[2], "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
+    TUNED: {"color": COLOURS[0], "size": 11},
 }
 CELLS = {  # colours of a pair's verdict; "" without one
     "row is better": "#9CCBE8",
@@ -37,7 +36,6 @@ CELLS = {  # colours of a pair's verdict; "" without one
     tables.UNTESTED: "#FFFFFF",
     "": "#F7F7F7",
 }
-UNPAIRED = (None, "", "")  # an algorithm with itself
 NUMBERED = 15  # algorithms at most whose cells have room for a number
 
 
@@ -59,59 +57,73 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     >>> figure.write_html("comparison.html")
     """
     metric = objective.reported(evaluations)
-    words, within = in_words(metric), limits(metric)
     lent = BORROWED in set(evaluations.get("configuration", ()))
-    title = f"{words[:1].upper()}{words[1:]} of each algorithm on fresh seeds, tuned{', borrowed' * lent} and default"
+    title = f"{title_of(metric)} of each algorithm on fresh seeds, tuned{', borrowed' * lent} and default"
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
-    evaluations = tables.with_units(evaluations)
-    kinds = {"tuned": evaluations["chosen"].astype(bool), "default": evaluations["configuration"] == DEFAULT}
-    kinds |= {BORROWED: evaluations["configuration"] == BORROWED} if lent else {}
-    runs = {kind: dict(list(evaluations[of].groupby("algorithm", sort=False))) for kind, of in kinds.items()}
-    means = {kind: {a: statistics.mean(tables.numbers(r, metric)) for a, r in of.items()} for kind, of in runs.items()}
-    names = [a for a in dict.fromkeys(evaluations["algorithm"]) if a not in control[1:]]
-    tuned, sign = {a: means["tuned"].get(a, NONE).mean for a in evaluations["algorithm"]}, objective.sign_of(metric)
-    order = sorted(names, key=lambda a: (math.isnan(tuned[a]), -sign * tuned[a]))  # what diverged last, as in the table
-    figure = go.Figure()
-    lines = {LOCAL: f"{LOCAL}, tuned"} | {a: f"{a}, the control" for a in control[1:]}
-    for (a, name), dash in zip(lines.items(), DASHES[1:], strict=False):
-        if not math.isnan(x := tuned.get(a, math.nan)):
-            line = {"color": GREY if a == LOCAL else COLOURS[3], "dash": dash, "width": 2}
-            ends = {"x": [x, x], "y": [-0.5, len(order) - 0.5], "mode": "lines", "line": line, "name": name}
-            figure.add_scatter(**ends, hovertemplate=f"{name}: {_interval(means['tuned'][a], metric)}<extra></extra>")
-    for kind, marker in ((kind, MARKS[kind]) for kind in MARKS if kind in kinds):
-        some = {a: m for a in order if not math.isnan((m := means[kind].get(a, NONE)).mean)}
-        above, below = statistics.arms([m.mean for m in some.values()], [m.half for m in some.values()], within)
-        bars = {"error_x": {"array": above, "arrayminus": below, "thickness": 2, "width": 6}} if kind == "tuned" else {}
-        figure.add_scatter(
-            x=[m.mean for m in some.values()],
-            y=[order.index(a) for a in some],
-            mode="markers",
-            name=kind,
-            marker=marker,
-            text=[_interval(m, metric) for m in some.values()],
-            hovertemplate=kind + ": %{text}<extra></extra>",
-            **bars,
-        )
-        _say_lost(figure, kind, {i: runs[kind][a] for i, a in enumerate(order) if a in runs[kind]}, metric)
+    figure, runs = go.Figure(), tables.with_units(evaluations)
+    chosen = runs["chosen"].astype(bool)
+    kinds = [kind for kind in MARKS if lent or kind != BORROWED]
+    rows = {kind: runs[chosen if kind == TUNED else runs["configuration"] == kind] for kind in kinds}
+    tuned = _means(rows[TUNED], metric)
+    sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric, percent=True)
+    names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
+    order = sorted(names, key=lambda a: -sign * tuned[a].mean if a in tuned else math.inf)  # as in the table
+    lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")} | {
+        a: (f"{a}, the control", COLOURS[3], "dot") for a in control[1:]
+    }
+    for a, (name, colour, dash) in lines.items():
+        if a in tuned:
+            figure.add_scatter(
+                x=[scale * tuned[a].mean] * 2,
+                y=[-0.5, len(order) - 0.5],
+                mode="lines",
+                name=name,
+                line={"color": colour, "dash": dash, "width": 2},
+                hovertemplate=f"{name}: {statistics.figure(metric, *tuned[a])}<extra></extra>",
+            )
+    for kind, of in rows.items():
+        _mark(figure, kind, of, order, metric)
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, range=[len(order) - 0.5, -0.5])
-    figure.update_xaxes(title=f"{words}, last round", tickformat=_ticks(metric))
-    units = evaluations[tables.UNIT].nunique()
-    n = f"n = {several(units, 'seed' if units == evaluations['seed'].nunique() else 'search')}"
+    figure.update_xaxes(title=f"{in_words(metric)}, last round{unit and ' [%]'}")
+    units = runs[tables.UNIT].nunique()
+    n = f"n = {several(units, 'seed' if units == runs['seed'].nunique() else 'search')}"
     return finish(figure, title, f"{n}; bars: 95 % interval", height=120 + 34 * len(order), legend=2)
 
 
-def _say_lost(figure: go.Figure, kind: str, runs: Mapping[int, pd.DataFrame], metric: str) -> None:
-    """Words at the end of a row whose configuration has no mean, as some of its runs have no figure."""
-    for row, of in runs.items():
-        if bad := int(of[metric].isna().sum()):
+def _means(runs: pd.DataFrame, metric: str) -> dict[str, statistics.Mean]:
+    """Of each algorithm that has one."""
+    means = {str(a): statistics.mean(tables.numbers(of, metric)) for a, of in runs.groupby("algorithm", sort=False)}
+    return {a: m for a, m in means.items() if not math.isnan(m.mean)}
+
+
+def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], metric: str) -> None:
+    """A mark for the mean of each algorithm; words at the end of its row if some of its runs have no figure."""
+    means = _means(runs, metric)
+    some = {a: means[a] for a in order if a in means}
+    at, halves = np.reshape([*some.values()], (-1, 2)).T
+    above, below = statistics.arms(at, halves, limits(metric))
+    scale, *_ = statistics.unit_of(metric, percent=True)
+    arms = {"array": scale * above, "arrayminus": scale * below, "thickness": 2, "width": 6}
+    figure.add_scatter(
+        x=scale * at,
+        y=[order.index(a) for a in some],
+        mode="markers",
+        name=kind,
+        marker=MARKS[kind],
+        error_x=arms if kind == TUNED else None,
+        text=[statistics.figure(metric, *m) for m in some.values()],
+        hovertemplate=kind + ": %{text}<extra></extra>",
+    )
+    for a, of in runs[runs["algorithm"].isin(order)].groupby("algorithm", sort=False):
+        if lost := int(of[metric].isna().sum()):
             how = trial_states.loss_word(of["reason"]) if "reason" in of else "diverged"
             figure.add_annotation(
-                text=f"{kind} {how} in {bad} of {len(of)}",
+                text=f"{kind} {how} in {lost} of {len(of)}",
                 x=1,
                 xref="paper",
-                y=row + 0.28 * (1 - [*MARKS].index(kind)),
+                y=order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind)),
                 xanchor="right",
                 showarrow=False,
                 font={"size": 11, "color": MARKS[kind]["color"]},
@@ -134,7 +146,7 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
     metric = str(table["metric"].iloc[0]) if "metric" in table else objective.tested
     order = list(dict.fromkeys([*table["algorithm"], *table["other"]]))
     cells = _cells(table, metric, objective.sign_of(metric))
-    z, text, words = ([[cells.get((a, b), UNPAIRED)[i] for b in order] for a in order] for i in range(3))
+    z, text, words = ([[cells.get((a, b), (None, "", ""))[i] for b in order] for a in order] for i in range(3))
     steps = [((i + k) / len(CELLS), colour) for i, colour in enumerate(CELLS.values()) for k in (0, 1)]
     figure = go.Figure().add_heatmap(
         x=order,
@@ -158,39 +170,28 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
     figure.update_xaxes(side="top", tickangle=-90 if len(order) > 3 else 0, showgrid=False, ticks="")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
     note = f"{'points' if is_share(metric) else in_words(metric)}, on fresh seeds; n = {several(len(table), 'pair')}"
-    height = 60 + max(20, 34 - len(order) // 2) * len(order)
-    figure = finish(figure, title, note, height=height, legend=2)
+    figure = finish(figure, title, note, height=60 + max(20, 34 - len(order) // 2) * len(order), legend=2)
     return figure.update_layout(margin={"b": 60})  # its axis is above
 
 
 def _cells(table: pd.DataFrame, metric: str, sign: int) -> dict[tuple[str, str], tuple[int | None, str, str]]:
     """Of each row and column the number of its colour, its text, and all in words.  sign: -1 where less is better."""
     cells: dict[tuple[str, str], tuple[int | None, str, str]] = {}
+    (scale, _, unit), kinds = statistics.unit_of(metric, percent=True), [*CELLS]
     verdicts = table["verdict"].astype(object).fillna("") if "verdict" in table else [""] * len(table)
-    scale, short, long = (100, "+.1f", "+.2f") if is_share(metric) else (1, "+.3f", "+.4f")
     for row, verdict in zip(table.itertuples(), verdicts, strict=True):
         for a, b, d in ((row.algorithm, row.other, row.difference), (row.other, row.algorithm, -row.difference)):
-            kind = {True: "row is better", False: "row is worse"}[sign * d > 0] if verdict == tables.LARGER else verdict
-            said = f"{a} − {b}: {statistics.interval(scale * d, scale * row.half, long)}, {verdict or 'no verdict'}"
-            cells[a, b] = ([*CELLS].index(kind), statistics.number(scale * d, short), said)
+            larger = kinds[0 if sign * d > 0 else 1]
+            said = f"{a} − {b}: {statistics.gained(metric, d, row.half)}, {verdict or 'no verdict'}"
+            number = statistics.number(scale * d, "+.1f" if unit else "+.3f")
+            cells[a, b] = kinds.index(larger if verdict == tables.LARGER else verdict), number, said
     return cells
 
 
-def _ticks(metric: str) -> str:
-    return ".3~%" if is_share(metric) else ""
-
-
-def _interval(of: statistics.Mean, metric: str) -> str:
-    scale, form, unit = (100, ".2f", " %") if is_share(metric) else (1, ".4f", "")
-    low, high = limits(metric)
-    return statistics.interval(scale * of.mean, scale * of.half, form, within=(scale * low, scale * high)) + unit
-
-
-def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin: float = 0.0) -> go.Figure:
+def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY) -> go.Figure:
     """What the searches of each algorithm had found after 1, 2, 3, … trials: mean over searches and 95 % interval.
 
-    table: of `frames.by_budget`.  It is the score that searches select by, as a rule of validation rows.  A line marks
-    from when on the order of the means stays as it is, of algorithms that end more than the margin apart.
+    table: of `frames.by_budget`.  It is the score that searches select by, as a rule of validation rows.
     objective: with its direction, as in compare.json, if it is not validation accuracy.
 
     >>> from fedtune.analysis import frames, plots
@@ -222,20 +223,15 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
             line={"color": colour, "dash": DASHES[i // len(COLOURS) % len(DASHES)], "width": 2.5},
             marker={"size": 6},
             text=[
-                f"{_interval(statistics.Mean(mean, half), objective.name)}, place {rank}, {rounds:.0f} rounds trained"
+                f"{statistics.figure(objective.name, mean, half)}, place {rank}, {rounds:.0f} rounds trained"
                 for mean, half, rank, rounds in shown
             ],
             hovertemplate=name + " after %{x}: %{text}<extra></extra>",
         )
     ticks = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
     figure.update_xaxes(title="trials of each search", type="log", tickvals=ticks, ticktext=[str(n) for n in ticks])
-    figure.update_yaxes(title=words, tickformat=_ticks(objective.name))
+    figure.update_yaxes(title=words)
     searches = int(table["searches"].iloc[0])
     note = f"n = {several(searches, 'search')} of each; "
     note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands
-    since = budgets.settled(table, objective, margin)
-    if since and since < largest:  # otherwise it changed with the last trial
-        figure.add_vline(x=since, line={"dash": "dot", "width": 1})
-        beyond = f" of those that end more than {margin:g} apart" * bool(margin)
-        note += f"; dotted: from here on the order{beyond} stays as it is"
     return finish(figure, title, note, legend=legend_lines(order))

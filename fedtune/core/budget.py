@@ -17,6 +17,11 @@ class Budget(NamedTuple):
     since: int = 1  # the first round in which a trial may be stopped; earlier rounds count as 0
 
     @property
+    def text(self) -> str:
+        """Its limit in words: `6 rounds`, `2.5 MB`, `30 s`."""
+        return f"{self.limit:g} {({'mb': 'MB', 'seconds': 's'}).get(self.unit, self.unit)}"
+
+    @property
     def attribute(self) -> str:
         """The column of a result that schedulers read as time."""
         return "training_iteration" if self.unit == "rounds" else "spent"

@@ -144,10 +144,19 @@ def progress(title: str) -> Progress:
     return Progress(*columns, console=console(stderr=True), disable=not watched())
 
 
-def say_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> None:
-    """Print a table, whose first column holds words, as do those in `left`; the others hold numbers."""
+def say_table(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    left: Collection[str] = (),
+    optional: Collection[str] = (),
+) -> None:
+    """Print a table, whose first column holds words, as do those in `left`; the others hold numbers.
+
+    optional: the columns that a narrow terminal may lack.
+    """
     names = list(columns)
-    console().print(AnyWidth(names, list(rows), {*names[:1], *left}, title, box=True))
+    console().print(AnyWidth(names, list(rows), {*names[:1], *left}, title, optional, box=True))
 
 
 class AnyWidth:

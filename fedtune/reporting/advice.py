@@ -206,7 +206,7 @@ def more_searches(record: Mapping[str, Any], pairs: pd.DataFrame) -> list[Advice
     if first.empty or searches < 2:
         return []
     pair = first.loc[first["difference"].abs().idxmin()]
-    names, margin = f"{pair['algorithm']} and {pair['other']}", short(float(record.get("margin", 0.0)))
+    names, margin = f"{pair['algorithm']} and {pair['other']}", comparison_text.sized(record.get("margin", 0.0), pairs)
     why = f"After {several(searches, 'search')} it cannot be told whether they differ by more than {margin}."
     if 2 * searches > SEARCHES_AT_MOST:
         return [Advice(f"Leave {names} undecided", why)]

@@ -148,7 +148,7 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
             "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
             "order needs that many trials. The verdicts are of fresh seeds, and stand apart."
         )
-        by_budget = partial(plots.by_budget, found.by_budget, found.objective, found.margin)
+        by_budget = partial(plots.by_budget, found.by_budget, found.objective)
         figures[OF_TUNED] = [drawn("Against budget", by_budget, sentence)]
     return figures
 

@@ -26,7 +26,7 @@ from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.comparison.results import OF_PAIRS, OF_TESTS, OF_TUNED, Results
+from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
 from fedtune.user_code import user_files
 
 
@@ -62,7 +62,6 @@ class Comparison(Section):
 
     done: str  # what was done
     folded: dict[str, list[TextTable]]  # the other tables, by the heading that they stand under
-    told: bool  # whether any two can be told apart
     command: str
     warnings: list[str]  # what concerns the whole first
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
@@ -215,8 +214,8 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
     done = _done(record, over, len(found.evaluations) > 0)
-    folded: dict[str, list[TextTable]] = {"": [], OF_PAIRS: [], OF_TESTS: [], OF_TUNED: []}
-    for t, frame, under in found.titled(told=True):
+    folded: dict[str, list[TextTable]] = {"": [], OF_PAIRS: [], OF_TUNED: []}
+    for t, frame, under in found.titled:
         shown = TextTable(t[:1].upper() + t[1:], [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
         folded[under].append(shown)
     return Comparison(
@@ -224,13 +223,12 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         name=run.absolute().name,
         title=found.title,
         state=state,
-        lead=" ".join(found.sentences * over) or done,
-        done=done if found.sentences * over else "",
+        lead=found.outcome * over or done,
+        done=done * bool(found.outcome * over),
         command=provenance.command_again(record),
         warnings=warnings,
         tables=folded.pop(""),
         folded=folded,
-        told=len(found.pairs) > 0 and len(comparison_text.told(found.pairs)) > 0,
         best=found.best,
         figures=report_figures.of_comparison(found),
         searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches.values(), 1)] if with_searches else [],

@@ -49,9 +49,15 @@ def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
         [r["trial"] + " (chosen)" * (r["trial"] == name), *(_cell(float(r[n])) for n in (choice.OWN, *each, first))]
         for r in rows.to_dict("records")
     ]
+    if _in_comparison(p):  # its report shows the choice
+        return
     say_table(f"choice by {count}: {first} in the last round", ("trial", "in the search", *each, "mean"), shown)
     for row in rows[rows["reason"] != ""].to_dict("records"):
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
+
+
+def _in_comparison(p: SearchPlan) -> bool:
+    return RunFiles(p.folder.parent).is_comparison
 
 
 def none_stands(rows: pd.DataFrame) -> str:
@@ -65,21 +71,25 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     """Print the best configuration and its figures."""
     counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
-    in_comparison = RunFiles(p.folder.parent).is_comparison  # a comparison checks later, and has last lines of its own
+    first, which = p.goal.first.name, f"trial {best['trial']}, the best of {trials} ({counts_text})"
+    mean = "" if math.isnan(chosen_by := float(best.get(tables.CHOICE, math.nan))) else _cell(chosen_by)
+    over = several(p.seeds + len(p.choosing), p.run_word)
+    if _in_comparison(p):  # it says the rest once, for all its searches
+        figure = f"{first} {_cell(float(best[tables.final(first)]))}" + f", over {over} {mean}" * bool(mean)
+        return say(f"{which}: {figure}; {listed(config, short)}")
     found = FinalCheck(checked, p.goal.first, p.workload.traits.repeatable)
     if len(checked):
         say(f"\n{found.verdict()}.")
-    elif not in_comparison:
+    else:
         say("\nThe best configuration has not been checked on fresh seeds, so its score below is optimistic.")
     say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
     figures += [test_text(tested)] if tested else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
-    which = f"It is trial {best['trial']}, the best of {trials} ({counts_text})"
-    say(f"{which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
-    if not math.isnan(mean := float(best.get(tables.CHOICE, math.nan))):
-        say(f"Over {several(p.seeds + len(p.choosing), p.run_word)} its mean {p.goal.first.name} is {_cell(mean)}.")
+    say(f"It is {which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
+    if mean:
+        say(f"Over {over} its mean {first} is {mean}.")
     if len(checked):
         _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
@@ -87,8 +97,6 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
     record = p.workload.to_record() | p.goal.to_record()
     of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text())
-    if in_comparison:  # it says all this once, for all its searches
-        return
     for caveat in of_search + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):

@@ -435,7 +435,7 @@ def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:
     assert np.array(best.z).tolist() == [[0.2, 0.5]]
 
 
-def test_the_curve_by_budget_shows_means_bands_and_where_the_order_stays() -> None:
+def test_the_curve_by_budget_shows_means_and_bands() -> None:
     figure = plots.by_budget(BUDGET)
     lines = {t.name: t for t in figure.data if t.name}
     assert list(lines) == ["slow", "fast"], "the last leader first"
@@ -443,12 +443,10 @@ def test_the_curve_by_budget_shows_means_bands_and_where_the_order_stays() -> No
     band = next(t for t in figure.data if t.legendgroup == "slow" and not t.name)
     assert band.mode == "lines", "Plotly marks the corners of a band of few points"
     assert list(band.y) == pytest.approx([0.72, 0.87, 1.0, 0.83, 0.83, 0.68]), "cut at what an accuracy can be"
-    assert [s.x0 for s in figure.layout.shapes] == [2] and "n = 3 searches of each; mean and its" in title(figure)
+    assert "n = 3 searches of each; mean and its" in title(figure)
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 3] and figure.layout.yaxis.title.text == "validation accuracy"
     one = plots.by_budget(BUDGET.assign(half=np.nan, searches=1))
     assert all(t.name for t in one.data) and "n = 1 search of each; another may order" in title(one)
-    settled = [plots.by_budget(BUDGET, margin=m).layout.shapes for m in (0.1, 0.2)]
-    assert [len(of) for of in settled] == [1, 0], "with no pair that far apart there is no order to stay"
 
 
 def test_a_comparison_shows_the_tuned_mean_with_its_interval_and_the_default() -> None:
@@ -456,8 +454,8 @@ def test_a_comparison_shows_the_tuned_mean_with_its_interval_and_the_default() -
     figure = plots.comparison(EVALUATIONS.assign(test_acc=lost))
     default, tuned = figure.data
     want = [statistics.mean([0.3, 0.4, 0.5])]  # of fedavg no mean: the survivors' would be too good
-    assert list(tuned.x) == list(default.x) == pytest.approx([m.mean for m in want])
-    assert list(tuned.error_x.array) == pytest.approx([m.half for m in want]) and default.error_x.array is None
+    assert list(tuned.x) == list(default.x) == pytest.approx([100 * m.mean for m in want])
+    assert list(tuned.error_x.array) == pytest.approx([100 * m.half for m in want]) and default.error_x.array is None
     assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "n = 3 seeds" in title(figure)
     told = [(a.text, a.y) for a in figure.layout.annotations]
     assert told == [("default diverged in 1 of 3", 1.28), ("tuned diverged in 1 of 3", 0.72)]
@@ -472,7 +470,7 @@ def test_local_and_the_control_are_lines_through_a_comparison() -> None:
     runs = pd.concat([EVALUATIONS.replace({"algorithm": {"fedavg": "local"}}), again], ignore_index=True)
     figure = plots.comparison(runs, control=("gfpl", "gfpl-again"))
     lines = {t.name: list(t.x) for t in figure.data if t.mode == "lines"}
-    assert lines == {"local, tuned": pytest.approx([0.3] * 2), "gfpl-again, the control": pytest.approx([0.4] * 2)}
+    assert lines == {"local, tuned": pytest.approx([30] * 2), "gfpl-again, the control": pytest.approx([40] * 2)}
     assert list(figure.layout.yaxis.ticktext) == ["gfpl", "local"]
 
 
@@ -484,19 +482,19 @@ def test_every_pair_stands_twice_in_the_matrix_with_the_verdict_of_its_row() -> 
     better, worse, within, untold = range(4)
     assert [list(row) for row in cells.z] == [[None, better, within], [worse, None, untold], [within, untold, None]]
     assert [t.name for t in legend] == ["row is better", "row is worse", "within the margin", "cannot be told"]
-    assert cells.customdata[1][0] == "b − a: −10.00 ± 1.00, larger"
+    assert cells.customdata[1][0] == "b − a: −10.00 ± 1.00 points, larger"
     loss, *_ = plots.pairs(table.assign(metric="test_loss"), parse("val_loss")[0]).data
     assert (loss.z[0][1], loss.z[1][0], loss.text[0][1]) == (worse, better, "+0.100")
     assert len(plots.pairs(table.assign(verdict=np.nan)).data) == 1, "with one search no colour means anything"
 
 
 def test_what_is_drawn_around_a_mean_ends_where_the_metric_does() -> None:
-    for most, end in ((1.0, "(≤ 100) %"), (0.1, "(≥ 0) %")):
+    for most, end in ((1.0, "% (≤ 100)"), (0.1, "% (≥ 0)")):
         near = EVALUATIONS.assign(test_acc=(most - 0.1 * (EVALUATIONS["seed"] > 0)).clip(0))
         for t in (t for t in plots.comparison(near).data if t.name == "tuned"):
             ends = [x + e for x, e in zip(t.x, t.error_x.array, strict=True)]
             starts = [x - e for x, e in zip(t.x, t.error_x.arrayminus, strict=True)]
-            assert max(ends) <= 1 + 1e-12 and min(starts) >= -1e-12 and all(text.endswith(end) for text in t.text)
+            assert max(ends) <= 100 + 1e-12 and min(starts) >= -1e-12 and all(text.endswith(end) for text in t.text)
     rounds = pd.DataFrame({"trial": ["a", "a", "b", "b"], "round": [1, 2, 1, 2], "val_acc": [0.1, 1.0, 0.9, 0.98]})
     rounds["val_loss"] = [9.0, 1.0, 0.1, 0.1]
     of = pd.DataFrame({"trial": ["a", "b"], "config/n": [1, 1]})

@@ -198,6 +198,6 @@ def test_what_tuning_gains_beyond_borrowed_values_is_paired_as_the_gain_is() -> 
 
 def test_a_folder_s_tables_say_whose_values_were_borrowed(both: Path) -> None:
     found = Results.read(both)
-    assert list(found.titled()[0].text)[3] == "with fedavg's values %"
+    assert list(found.titled[0].text)[3] == "with fedavg's values %"
     assert "with fedavg's tuned values of the hyperparameters that both have" in (both / "method.md").read_text()
     assert "li2020fedprox" in (both / "references.bib").read_text()

@@ -13,7 +13,6 @@ was: Tang et al.'s estimate, with the default configuration first, as it always 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ import numpy as np
 import pandas as pd
 
 from fedtune.core import statistics
-from fedtune.core.objectives import Objective
 from fedtune.runs import frames, tables
 
 if TYPE_CHECKING:  # a reader of these tables needs neither PyTorch nor Ray
@@ -87,17 +85,3 @@ def _of_search(p: SearchPlan) -> pd.DataFrame:
 def _best_score(trials: pd.DataFrame, p: SearchPlan) -> float:
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     return math.nan if best is None else float(best[p.goal.first.column])
-
-
-def settled(table: pd.DataFrame, objective: Objective, margin: float = 0.0) -> int | None:
-    """From how many trials on the order of algorithms is the one in which they end.
-
-    Asked of pairs that end more than the margin apart; None if there is no such pair.
-    """
-    means = objective.sign * table.pivot(index="trials", columns="algorithm", values="score")
-    last = means.iloc[-1]
-    pairs = [(a, b) for a, b in itertools.permutations(means, 2) if last[a] - last[b] > margin]
-    if not pairs:
-        return None
-    same_order = np.all([means[a] > means[b] for a, b in pairs], axis=0)
-    return int(means.index[len(same_order) - int(np.argmin([*same_order[::-1], False]))])

@@ -42,8 +42,8 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         if begun:
             stack.enter_context(files.lock())
         data = _data(c)
-        for line in c.in_words:
-            say(line)
+        if not begun:
+            _say_plan(c, data)
         disk.require_room(c.folder)
         fits = stack.enter_context(search_study.connected(p, files, c.folder))
         files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
@@ -66,33 +66,30 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
 
 def dry_run(c: ComparisonPlan) -> int:
     """Say what the comparison would do, and about how long it would take; the exit status.  Nothing is started."""
-    for line in c.in_words:
-        say(line)
-    p, at_once = c.first, c.options.max_concurrent or max(1, int(processors.usable() / c.options.cpus_per_trial))
-    if p.budget.unit == "seconds":
-        seconds, by = p.budget.limit / p.workload.rounds, "their budget"
-    elif isinstance(p.workload, Experiment) and not (p.gpus or p.options.address):
-        seconds = _seconds_a_round(p)
-        by = f"a timed round of {p.workload.name} ({seconds:.2g} s)"
-    else:
-        return 0
-    minutes = math.ceil(c.rounds * seconds / at_once / 60)
-    took = several(minutes, "minute") if minutes < HOURS * 60 else f"{minutes / 60:.0f} hours"
-    say(f"at most about {took} by {by}, {at_once} at once; early stopping takes less")
+    _say_plan(c, _data(c))
     return 0
 
 
-def _seconds_a_round(p: SearchPlan) -> float:
-    """Of the default configuration, after a first round, which takes longer."""
-    trains, w = p.workload.trainer, p.workload
-    prepared = trains.prepare(w, trains.load(w, p.options.data_dir, p.options.download), w.seed)
-    runs = trains.start(trains.settled(w, p.default(), prepared), p.default(), {w.seed: prepared})
-    try:
-        runs.step()
-        row = runs.step()
-    finally:
-        runs.close()
-    return float(row["seconds"] + row["eval_seconds"])
+def _say_plan(c: ComparisonPlan, data: Mapping[str, Any]) -> None:
+    for line in c.in_words:
+        say(line)
+    p, w, rounds = c.first, c.first.workload, sum(c.runs) * c.first.workload.rounds
+    if p.budget.unit == "seconds":
+        seconds, by = p.budget.limit * sum(c.runs), "at most, by their budget"
+    elif isinstance(w, Experiment) and not (p.gpus or p.options.address):
+        prepared = search_study.prepare(p, data)[0]
+        w = w.trainer.settled(w, p.default(), prepared)
+        w.trainer.warm(w, p.default(), prepared)  # a first round takes longer
+        began = time.monotonic()
+        w.trainer.warm(w, p.default(), prepared)
+        each = time.monotonic() - began
+        seconds, by = each * rounds, f"if all are as one of {w.name}'s default configuration ({each:.2g} s)"
+    else:
+        return
+    at_once = c.options.max_concurrent or max(1, int(processors.usable() / c.options.cpus_per_trial))
+    minutes = math.ceil(seconds / at_once / 60)
+    took = several(minutes, "minute") if minutes < HOURS * 60 else f"{minutes / 60:.0f} hours"
+    say(f"about {took} {by}, {at_once} at once; early stopping takes less, more local epochs more")
 
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:

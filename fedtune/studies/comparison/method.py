@@ -114,11 +114,11 @@ def _of_searches(c: ComparisonPlan, ran: Ran) -> dict[str, Any]:
 
 
 def _of_results(c: ComparisonPlan, found: Results) -> dict[str, Any]:
-    percent, of_versions = comparison_text.in_percent(found.pairs), found.record.get("versions") or {}
+    of_versions = found.record.get("versions") or {}
     commits = [n for n in commits_of(found.record) if n]
     return {
         "pairs": len(found.pairs),
-        "margin": f"{100 * c.options.margin:g} points" if percent else f"{c.options.margin:g}",
+        "margin": comparison_text.sized(c.options.margin, found.pairs),
         "differs": "" if found.twice.empty else comparison_text.from_itself(found.twice),
         "means": [budgets.averaged(p) for of in c.searches for n, p in of.items() if n in c.compared],
         "version": lambda name: f" {of_versions[name]}" if name in of_versions else "",

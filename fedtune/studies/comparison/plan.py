@@ -103,32 +103,29 @@ class ComparisonPlan:
         return lines
 
     @property
-    def runs(self) -> tuple[int, int, int]:
-        """At most how many runs its trials are, how many choose among the best, and how many are on fresh seeds."""
-        searches, p, options = len(self.every), self.first, self.options
-        choosing = usual_runs(options.choose_seeds) * bool(p.choosing)
-        fresh = searches * (1 + options.candidates) + len(self.borrowers) * len(self.searches)
-        return searches * p.trials * p.seeds, searches * choosing, fresh * options.seeds
-
-    @property
-    def rounds(self) -> int:
-        """The rounds of all these, if nothing is stopped early."""
-        return sum(self.runs) * self.first.workload.rounds
-
-    @property
     def in_words(self) -> list[str]:
         """What it will do."""
-        own, k, p = [n for n in self.compared if n not in self.baselines], len(self.searches), self.first
+        p, k, options = self.first, len(self.searches), self.options
+        own = [n for n in self.compared if n not in self.baselines]
         own += [f"the baseline{'s' * (len(self.baselines) > 1)} {listed(self.baselines)}"] if self.baselines else []
         own += [f"the control {name}" for name in self.control[1:]]
-        who = f"{several(len(self.plans), 'algorithm')} ({', '.join(own)})"
-        unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
-        trials = f"{several(len(self.every) * p.trials, 'trial')} of at most {p.budget.limit:g} {unit}"
-        choosing, fresh = (several(runs, "run") for runs in self.runs[1:])
-        then = f"{choosing} to choose among each search's best, and " * bool(self.runs[1]) + f"{fresh} on fresh seeds"
-        then += f", also with {self.lender}'s tuned values" * bool(self.borrowers)
-        times = f"{who} × {several(k, 'search')} × {several(p.trials, 'trial')}"
-        return [f"{times} = {trials}", f"then {then}; in all at most {self.rounds:,} rounds"]
+        times = f"{several(len(self.plans), 'algorithm')} ({', '.join(own)}) × {several(k, 'search')}"
+        trials = f"{several(len(self.every) * p.trials, 'trial')} of at most {p.budget.text}"
+        wider = "; half as many once more, if --widen widens a range" * options.widen
+        choosing = f"about {several(self.runs[1], 'run')} to choose among each search's best, and " * bool(p.choosing)
+        borrowed = f", also with {self.lender}'s tuned values" * bool(self.borrowers)
+        fresh = f"{several(self.runs[2], 'run')} on fresh seeds{borrowed}"
+        rounds = f"in all up to {sum(self.runs) * p.workload.rounds:,} rounds"
+        return [f"{times} × {several(p.trials, 'trial')} = {trials}{wider}", f"then {choosing}{fresh}; {rounds}"]
+
+    @property
+    def runs(self) -> tuple[int, int, int]:
+        """How many runs its trials are, how many choose among the best, and how many are on fresh seeds."""
+        n, p, options = len(self.every), self.first, self.options
+        trials = p.trials + max(p.trials // 2, 1) * options.widen
+        choosing = usual_runs(options.choose_seeds) * bool(p.choosing) * (1 + options.widen)
+        fresh = n * (1 + options.candidates) + len(self.borrowers) * len(self.searches)
+        return n * trials * p.seeds, n * choosing, fresh * options.seeds
 
     @property
     def own(self) -> tuple[UserFile, ...]:

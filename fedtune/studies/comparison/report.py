@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core.terminal import command_line, console, near, say, say_table, several
+from fedtune.core.terminal import command_line, near, say, say_table, several
 from fedtune.experiment.scenarios import find
 from fedtune.runs import overview
 from fedtune.runs.files import RunFiles, write_whole
@@ -46,7 +46,7 @@ def report(
     folders = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
     records = [RunFiles(folder).record for folder in folders.values()]
     unequal = comparison_tables.unequal(folders, c.trials, c.first.budget)
-    warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
+    warnings = [f"warning: budgets were not equal: {'; '.join(unequal)}"] if unequal else []
     notes = list(dict.fromkeys(published.note(v) for figures in cells.values() for v in figures))
     caveats = found.caveats({name: RunFiles(of[0]).record for name, of in runs.items()})
     origin = provenance_line(record, [*(n for r in records for n in commits_of(r)), *(o.commit for o in outcomes)])
@@ -62,7 +62,7 @@ def report(
     _show(found, files, [*warnings, *caveats])
     return {
         "unequal": unequal,
-        "outcome": comparison_text.outcome(found.table, found.pairs, found.against),
+        "outcome": found.outcome,
         "contrasts": _entries(found.pairs),
         "control_contrast": _entries(found.twice),
     }
@@ -70,20 +70,14 @@ def report(
 
 def _show(found: Results, files: RunFiles, known: Sequence[str]) -> None:
     """Print the sentence, the table and few lines.  known: what to know before one trusts the comparison."""
-    for line in found.sentences:
-        say(f"\n{line}")
-    opening = next(iter(found.titled()), None)
-    if opening:
-        text = comparison_text.fitting(opening.text, console().width)
-        say(f"\n{opening.title}")
-        say_table("", text, text.values.tolist())
-    told = comparison_text.told(found.pairs) if len(found.pairs) else ()
+    if found.outcome:
+        say(f"\n{found.outcome}")
+    for title, table, _ in found.titled[:1]:
+        say_table(title, table, table.values.tolist(), optional=list(table)[3:])
     for line in known[:SHOWN]:
         say(line)
-    if more := len(known) - SHOWN if len(known) > SHOWN else 0:
+    if (more := len(known) - SHOWN) > 0:
         say(f"{several(more, 'more line')} of this kind in {near(files.markdown_file)} and the report")
-    if found.searches > 1 and len(told):
-        say(f"{len(told)} of {several(len(found.pairs), 'pair')} can be told apart: the report has them")
     say(f"folder: {near(files.path)}")
     say(f"report: {command_line('report', files.path)}")
     say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
@@ -123,7 +117,7 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 
 
 def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None:
-    titled, sentences = [of[:2] for of in found.titled()], found.sentences
+    titled, sentences = [of[:2] for of in found.titled], [*filter(None, [found.outcome])]
     heading = "\n\n".join([f"# {found.title}", f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     write_whole(files.markdown_file, "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))

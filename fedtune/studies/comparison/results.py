@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
 from fedtune.core.terminal import command_line, few, several
@@ -20,9 +21,8 @@ from fedtune.studies.comparison import budgets, tables, text
 from fedtune.studies.comparison.tables import BORROWED_COLUMNS, COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
 
 TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict", "lender")
-UNITS = {"mb": "MB", "seconds": "s"}
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
-OF_PAIRS, OF_TESTS, OF_TUNED = "Pairs", "Tests of pairs, and the control", "Configurations, budget and cost"  # folded
+OF_PAIRS, OF_TUNED = "Pairs", "Configurations, budget and cost"  # headings of a report
 
 
 class Titled(NamedTuple):
@@ -113,20 +113,18 @@ class Results:
         return f"{few(reading.compared_in(self.record))} on {scenario_words(self.record)}"
 
     @property
-    def sentences(self) -> list[str]:
-        """The result: who is the best on fresh seeds."""
+    def outcome(self) -> str:
+        """The result: who is the best on fresh seeds; "" before there is one."""
         if self.table.empty or self.pairs.columns.empty or self.against.columns.empty:
-            return []
-        return [*filter(None, [text.outcome(self.table, self.pairs, self.against)])]
+            return ""
+        return text.outcome(self.table, self.pairs, self.against)
 
     @property
     def best(self) -> tuple[str, str]:
         """The best algorithm with its tuned figure, and that of its default; "" without any."""
-        if self.table.empty or self.table["tuned"].isna().all():
+        if self.table.empty or not (best := text.leader(self.table)):
             return "", ""
-        name, tuned, default, *_ = text.shown(self.table).iloc[0]  # the best stands first
-        unit = " %" * text.in_percent(self.table)
-        return f"{name} {tuned}{unit}", f"{default}{unit}"
+        return f"{best} {text.of_first(self.table, 'tuned')}", text.of_first(self.table, "default")
 
     def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What to know before you trust it.  records: of each algorithm's first search."""
@@ -136,44 +134,32 @@ class Results:
         lines += self.record.get("unborrowed", [])
         if self.evaluations.empty:
             return lines
-        return [*lines, *text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared)]
+        return [*text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared), *lines]
 
-    def titled(self, told: bool = False) -> list[Titled]:
-        """The tables as text, each under its title; without those that are empty.
-
-        told: of pairs only those that can be told apart.
-        """
-        titled: list[Titled] = []
-        if len(table := self.table):
-            figures = text.shown(table)
-            more = figures.drop(columns=list(figures)[1 : text.OPENING])
-            titled.append(Titled(self._figures_title(), figures.iloc[:, : text.OPENING]))
-            if more.shape[1] > 1:
-                titled.append(Titled("more of the tuned configurations, in %", more, OF_TUNED))
-        titled += self._titled_pairs(told)
-        if len(budget := self.by_budget):
-            titled.append(Titled(text.of_budget(budget), text.against_budget(budget), OF_TUNED))
-        if len(table):
-            found = table[["algorithm", "configuration"]].rename(columns={"configuration": "tuned hyperparameters"})
-            titled.append(Titled(self._cost_title(), text.costs(table), OF_TUNED))
-            titled.append(Titled("what the searches found", found, OF_TUNED))
-        return titled
-
-    def _titled_pairs(self, told: bool) -> list[Titled]:
-        pairs, against = (text.told(of) if told and len(of) else of for of in (self.pairs, self.against))
-        some = f"{len(pairs)} of {several(len(self.pairs), 'pair')} that can be told apart: " * told
-        few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > text.MANY else ""
-        tuned = f"{some}tuned, {text.paired(self.pairs, self.searches, self.margin)}{few}: ± of each pair by itself"
-        whom = f"against {' and '.join(dict.fromkeys(against['other']))}, tuned" if len(against) else ""
-        every = [
-            (f"{tuned}, p corrected by Holm for all pairs", pairs, False),
-            (f"{whom}: p corrected by Holm for these {len(self.against)}", against, True),
-            (text.OF_CONTROL, self.twice, False),
+    @property
+    def titled(self) -> list[Titled]:
+        """The tables as text, each under its title; without those that are empty, and pairs that cannot be told."""
+        if self.table.empty:
+            return []
+        figures, in_percent = text.shown(self.table), ", in %" * text.in_percent(self.table)
+        more = figures.drop(columns=list(figures)[1 : text.OPENING])
+        found = self.table[["algorithm", "configuration"]].rename(columns={"configuration": "tuned hyperparameters"})
+        how = f"{text.paired(self.pairs, self.searches, self.margin)}; ± of each pair by itself"
+        whom = f"against {' and '.join(dict.fromkeys(self.against.get('other', ())))}"
+        titled = [
+            Titled(self._figures_title(), figures.iloc[:, : text.OPENING]),
+            self._titled_pairs(f"{how}, p corrected by Holm for all pairs", self.pairs),
+            self._titled_pairs(f"{whom}, p corrected by Holm for these", self.against),
+            Titled(f"more of the tuned configurations{in_percent}", more, OF_TUNED),
+            Titled(self._cost_title(), text.costs(self.table), OF_TUNED),
+            Titled("what the searches found", found, OF_TUNED),
         ]
-        shown = [Titled(title, text.shown_pairs(of, every=all_of), OF_TESTS) for title, of, all_of in every if len(of)]
-        if len(self.twice):
-            shown[-1] = shown[-1]._replace(text=shown[-1].text.drop(columns="p (Holm)"))
-        return shown
+        return [of for of in titled if len(of.text) and of.text.shape[1] > 1]
+
+    def _titled_pairs(self, title: str, pairs: pd.DataFrame) -> Titled:
+        told, which = text.told(pairs), "that can be told" if text.judged(pairs) else "with p (Holm) below 5 %"
+        count = f"{len(told)} of {several(len(pairs), 'pair')} {which}"
+        return Titled(f"{count}: {title}", text.shown_pairs(told) if len(told) else told, OF_PAIRS)
 
     def _figures_title(self) -> str:
         own = ", each with its own partition" if "scenario" in self.record else ""
@@ -184,8 +170,8 @@ class Results:
         return f"{what} {unit}mean ± 95 % interval over {over}"
 
     def _cost_title(self) -> str:
-        limit, more = self.record["budget"], self.record.get("choose_seeds", 1) - 1
-        most = f"{limit['limit']:g} {UNITS.get(limit['unit'], 'rounds')}"
+        budget, more = self.record["budget"], self.record.get("choose_seeds", 1) - 1
+        most = Budget(budget["unit"], budget["limit"]).text
         choice = f", and trained the best {TOP} on {several(more, 'more seed')}" if more else ""
         return f"cost; each search had {several(self.record['trials'], 'trial')} of at most {most} each{choice}"
 

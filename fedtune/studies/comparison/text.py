@@ -7,18 +7,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from fedtune.core.metrics import limits
-from fedtune.core.statistics import UNBOUNDED, interval, number
-from fedtune.core.terminal import printable, several
+from fedtune.core.metrics import is_share, limits
+from fedtune.core.objectives import ACCURACY
+from fedtune.core.statistics import UNBOUNDED, figure, interval, number, unit_of
+from fedtune.core.terminal import printable
 from fedtune.runs.tables import UNTUNED
 from fedtune.runs.trial_states import FAILED
 from fedtune.studies.comparison.tables import LARGER, LEVEL, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
-MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 OPENING = 6  # columns of the table that opens a report; the others follow in one of their own
 NAMED = 5  # names that a sentence lists; more are counted
 ONE_SEARCH = (
@@ -33,45 +34,41 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     The figures are those of the tables; "" where no algorithm has a tuned one.  With one search there is no verdict.
     table: the best algorithm first, a control last.
     """
-    if not table["tuned"][:1].notna().any():
+    if not (best := leader(table)):
         return ""
-    figures = shown(table)
-    best, column = str(table["algorithm"].iloc[0]), next(c for c in figures if c.startswith("tuned"))
-    name, percent, _ = column.removeprefix("tuned").partition("%")
-    figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
-    first = f"{best} ranks first on fresh seeds with {figure}"
+    first = f"{best} ranks first on fresh seeds with {of_first(table, 'tuned')}"
     if not judged(pairs):
         return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
-    alone, of_best = "", pairs[pairs["algorithm"] == best]
-    of_best = of_best.assign(algorithm=of_best["other"], difference=-of_best["difference"])
     if len(pairs) > 1 and (pairs["verdict"] == UNTOLD).all():
         first = f"No two of {len({*pairs['algorithm'], *pairs['other']})} can be told apart; {first}"
-        of_best, against, alone = (
-            of_best[:0],
-            against[against["verdict"] != UNTOLD],
-            "by the tests with baselines alone, ",
-        )
-    clauses, said = [first, *_differing(of_best, best)], {*zip(of_best["algorithm"], of_best["verdict"], strict=True)}
-    lost = set(of_best.loc[of_best["verdict"] == UNTESTED, "algorithm"])  # neither against anybody else
-    against = against[~(against["algorithm"].isin(lost) & (against["verdict"] == UNTESTED))]
-    for baseline, of in against[against["other"] != best].groupby("other", sort=False):
-        anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in said)
-        clauses += [f"{alone}{clause}" for clause in _differing(of[anew], str(baseline))]
-    return "; ".join(clauses) + "."
+        clauses = _differing(against[against["verdict"] != UNTOLD])
+        return "; ".join([first, *(f"by the tests with baselines alone, {clause}" for clause in clauses)]) + "."
+    of_best = pairs[pairs["algorithm"] == best]
+    others = of_best.assign(algorithm=of_best["other"], other=best, difference=-of_best["difference"])
+    said = {*zip(others["algorithm"], others["verdict"], strict=True)}
+    anew = [  # who could not be tested against the best could not be tested against anybody
+        b != best and (v != UNTESTED or (a, v) not in said) and (a != best or (b, v) not in said)
+        for a, b, v in zip(against["algorithm"], against["other"], against["verdict"], strict=True)
+    ]
+    return "; ".join([first, *_differing(others), *_differing(against[np.array(anew, bool)])]) + "."
+
+
+def leader(table: pd.DataFrame) -> str:
+    """The algorithm that stands first in a comparison's table; "" where none has a tuned figure."""
+    return str(table["algorithm"].iloc[0]) if table["tuned"][:1].notna().any() else ""
+
+
+def of_first(table: pd.DataFrame, column: str) -> str:
+    """A figure of that algorithm with its unit: `94.78 ± 2.54 %`, `test_loss 0.2980 ± 0.0025`."""
+    row = table.iloc[0]
+    return f"{row.get('metric', '')} {figure(_metric(table), row[column], row[f'{column}_half'])}".strip()
 
 
 def told(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The pairs that can be told apart, or surely cannot; with one search, those with a corrected p below 5 %."""
-    by_verdict = judged(pairs)
-    return pairs[pairs["verdict"].isin([LARGER, WITHIN]) if by_verdict else pairs["p_holm"] < LEVEL]
-
-
-def of_budget(table: pd.DataFrame) -> str:
-    """What the table against budget shows, as its title."""
-    metric, searches = table["metric"].iloc[0], int(table["searches"].iloc[0])
-    unit = " of validation rows" * metric.startswith("val_") + " in %" * in_percent(table)
-    mean = "of one search each" if searches == 1 else f"mean ± 95 % interval over {searches} searches"
-    return f"what a search had found after so many trials: {metric}{unit}, place: {mean}"
+    """The pairs with a claim: larger, or within the margin; with one search, those with a corrected p below 5 %."""
+    if pairs.empty:
+        return pairs
+    return pairs[pairs["verdict"].isin([LARGER, WITHIN]) if judged(pairs) else pairs["p_holm"] < LEVEL]
 
 
 def judged(pairs: pd.DataFrame) -> bool:
@@ -83,26 +80,31 @@ def paired(pairs: pd.DataFrame, searches: int, margin: float) -> str:
     """How a table of pairs is paired, and against which margin it judges, in words.  searches: of each algorithm."""
     if searches == 1:
         return "paired by seed"
-    size = f"{100 * margin:g} points" if in_percent(pairs) else f"{margin:g}"
-    return f"paired by search, with verdicts against a margin of {size} at 5 % for all together"
+    return f"paired by search, with verdicts against a margin of {sized(margin, pairs)} at 5 % for all together"
 
 
-def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
-    """Which algorithms differ from one by more than the margin, in words.  pairs: their differences from it."""
+def sized(margin: float, pairs: pd.DataFrame) -> str:
+    """A difference that matters, in the unit of a table of pairs."""
+    return f"{100 * margin:g} points" if in_percent(pairs) else f"{margin:g}"
+
+
+def _differing(pairs: pd.DataFrame) -> list[str]:
+    """Which algorithms differ from which by more than the margin, in words; whom the same ones do, together."""
     large, above = pairs["verdict"] == LARGER, pairs["difference"] > 0
-    groups = [
-        (large & above, ("is", "are"), f"above {whom}"),
-        (large & ~above, ("is", "are"), f"below {whom}"),
-        (pairs["verdict"] == WITHIN, ("is", "are"), f"within the margin of {whom}"),
-        (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, f"told apart from {whom}"),
-        (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
-    ]
-    named = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
-    return [f"{_few(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
-
-
-def _few(names: Sequence[str], of: int) -> str:
-    return listed(names) if len(names) <= NAMED else f"{len(names)} of {of}"
+    clauses: list[str] = []
+    for of, verbs, how in (
+        (large & above, ("is", "are"), "above"),
+        (large & ~above, ("is", "are"), "below"),
+        (pairs["verdict"] == WITHIN, ("is", "are"), "within the margin of"),
+        (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, "told apart from"),
+        (pairs["verdict"] == UNTESTED, ("could not be",) * 2, "tested against"),
+    ):
+        whom: dict[str, list[str]] = {}
+        for other, names in pairs[of].groupby("other", sort=False)["algorithm"]:
+            who = listed(names) if len(names) <= NAMED else f"{len(names)} algorithms"
+            whom.setdefault(f"{who} {verbs[len(names) > 1]}", []).append(str(other))
+        clauses += [f"{who} {how} {listed(others)}" for who, others in whom.items()]
+    return clauses
 
 
 def listed(names: Sequence[object]) -> str:
@@ -129,9 +131,6 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     return list(dict.fromkeys(lines))
 
 
-OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p not corrected"
-
-
 def control(pair: pd.DataFrame) -> list[str]:
     """A line on an algorithm that took part twice under two names: how far it is from itself (`tables.control`)."""
     return [
@@ -145,8 +144,7 @@ def from_itself(pair: pd.DataFrame) -> str:
     """How far a control is from the algorithm that it is: `+0.10 ± 1.20 points (cannot be told)`."""
     if math.isnan(pair["difference"].iloc[0]):
         return f"unknown ({UNTESTED})"
-    unit = " points" * in_percent(pair)
-    return f"{shown_pairs(pair)['difference'].iloc[0]}{unit} ({pair['verdict'].iloc[0]})"
+    return f"{shown_pairs(pair)['difference'].iloc[0]}{' points' * in_percent(pair)} ({pair['verdict'].iloc[0]})"
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
@@ -181,7 +179,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     of_accuracy = table.drop(columns="metric", errors="ignore")
     first, last = (
         {title: [number(100 * v, ".2f") for v in table[name]] for title, name in of.items()}
-        for of in (shares | {"worst tenth": "worst10"}, {"std over clients": "clients_std"})
+        for of in (shares | {"worst tenth %": "worst10"}, {"std over clients %": "clients_std"})
     )
     unknown = first | {f"{of} %": _with_half(of_accuracy, of.split()[0]) for of in ("all classes", "foreign")} | last
     borrowed, beyond = _borrowed(table, named) if "lender" in table else ({}, {})
@@ -197,17 +195,6 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         "published %": table["published"].astype(object).fillna(""),
     }
     return _without(dict.fromkeys(unknown, "–") | {"published %": ""}, pd.DataFrame(columns))
-
-
-def against_budget(table: pd.DataFrame) -> pd.DataFrame:
-    """Place and score of each algorithm after 1, 2, 4, … and all trials, as text, the last leader first."""
-    largest = int(table["trials"].max())
-    shown = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
-    scores = zip(table["rank"], _with_half(table, "score", half="half"), strict=True)
-    text = [score if score == "–" else f"{rank}: {score}" for rank, score in scores]
-    wide = table.assign(text=text).pivot(index="algorithm", columns="trials", values="text")
-    order = table[table["trials"] == largest].sort_values("rank", kind="stable")["algorithm"]
-    return pd.DataFrame({"algorithm": order} | {several(n, "trial"): wide.loc[order, n].to_numpy() for n in shown})
 
 
 def costs(table: pd.DataFrame) -> pd.DataFrame:
@@ -231,10 +218,8 @@ def _without(none: Mapping[str, str], frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns=[name for name, text in none.items() if set(frame[name]) <= {text}])
 
 
-def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
-    """The pairs as text; if there are many and not `every` is wanted, only those with the first algorithm."""
-    if len(pairs) > MANY and not every:
-        pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
+def shown_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs as text."""
     columns = pd.DataFrame(
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
@@ -245,13 +230,6 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
         }
     )
     return _without({"verdict": ""}, columns)
-
-
-def fitting(frame: pd.DataFrame, width: int) -> pd.DataFrame:
-    """As many of a table's first columns as stand beside each other in a terminal of this width; at least three."""
-    each = [max(map(len, [str(name), *frame[name].astype(str)])) + 3 for name in frame]
-    fits = [n for n in range(3, len(each) + 1) if sum(each[:n]) < width]
-    return frame.iloc[:, : max(fits, default=3)]
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -308,22 +286,20 @@ def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
 
 
 def in_percent(frame: pd.DataFrame) -> bool:
-    """Whether a table's figures are shown in percent."""
-    return all(map(is_share, frame.get("metric", ())))
+    """Whether a table's figures are shown in percent: those of accuracies and F1 are."""
+    return is_share(_metric(frame))
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric is shown in percent: accuracies and F1 are."""
-    name = metric.replace("val_", "test_", 1)
-    return name.startswith("test_acc") or name == "test_f1"
+def _metric(frame: pd.DataFrame) -> str:
+    return str(next(iter(frame.get("metric", ())), ACCURACY.tested))
 
 
 def _scale(frame: pd.DataFrame) -> tuple[int, str]:
-    return (100, ".2f") if in_percent(frame) else (1, ".4f")
+    return unit_of(_metric(frame), percent=True)[:2]
 
 
 def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "") -> list[str]:
     scale, form = _scale(frame)
-    low, high = UNBOUNDED if sign else limits(next(iter(frame.get("metric", ())), "test_acc"))
+    low, high = UNBOUNDED if sign else limits(_metric(frame))
     pairs = zip(frame[column], frame[half or f"{column}_half"], strict=True)
     return [interval(scale * v, scale * h, sign + form, within=(scale * low, scale * high)) for v, h in pairs]
