@@ -17,7 +17,7 @@ from fedtune.core.metrics import is_share, limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
-from fedtune.runs.tables import BORROWED, DEFAULT
+from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH
 from fedtune.studies.comparison import tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
@@ -67,7 +67,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     kinds = [kind for kind in MARKS if lent or kind != BORROWED]
     rows = {kind: runs[chosen if kind == TUNED else runs["configuration"] == kind] for kind in kinds}
     tuned = _means(rows[TUNED], metric)
-    sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric, percent=True)
+    sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric)
     names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
     order = sorted(names, key=lambda a: -sign * tuned[a].mean if a in tuned else math.inf)  # as in the table
     lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")} | {
@@ -87,8 +87,8 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
         _mark(figure, kind, of, order, metric)
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, range=[len(order) - 0.5, -0.5])
     figure.update_xaxes(title=f"{in_words(metric)}, last round{unit and ' [%]'}")
-    units = runs[tables.UNIT].nunique()
-    n = f"n = {several(units, 'seed' if units == runs['seed'].nunique() else 'search')}"
+    by_search = SEARCH in runs and runs[SEARCH].nunique() > 1
+    n = f"n = {several(runs[tables.UNIT].nunique(), 'search' if by_search else 'seed')}"
     return finish(figure, title, f"{n}; bars: 95 % interval", height=120 + 34 * len(order), legend=2)
 
 
@@ -104,7 +104,7 @@ def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], me
     some = {a: means[a] for a in order if a in means}
     at, halves = np.reshape([*some.values()], (-1, 2)).T
     above, below = statistics.arms(at, halves, limits(metric))
-    scale, *_ = statistics.unit_of(metric, percent=True)
+    scale, *_ = statistics.unit_of(metric)
     arms = {"array": scale * above, "arrayminus": scale * below, "thickness": 2, "width": 6}
     figure.add_scatter(
         x=scale * at,
@@ -177,7 +177,7 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
 def _cells(table: pd.DataFrame, metric: str, sign: int) -> dict[tuple[str, str], tuple[int | None, str, str]]:
     """Of each row and column the number of its colour, its text, and all in words.  sign: -1 where less is better."""
     cells: dict[tuple[str, str], tuple[int | None, str, str]] = {}
-    (scale, _, unit), kinds = statistics.unit_of(metric, percent=True), [*CELLS]
+    (scale, _, unit), kinds = statistics.unit_of(metric), [*CELLS]
     verdicts = table["verdict"].astype(object).fillna("") if "verdict" in table else [""] * len(table)
     for row, verdict in zip(table.itertuples(), verdicts, strict=True):
         for a, b, d in ((row.algorithm, row.other, row.difference), (row.other, row.algorithm, -row.difference)):

@@ -7,7 +7,18 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from fedtune.analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
+from fedtune.analysis.plot_tools import (
+    KEYS,
+    UNITS,
+    form,
+    hover_texts,
+    in_words,
+    legend_lines,
+    run_of,
+    text_column,
+    ticks,
+    with_cost,
+)
 from fedtune.analysis.theme import GREY, colours, finish, nothing
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
@@ -58,7 +69,7 @@ def best_so_far(
             line=line,
             marker={"size": 6},
             text=hover,
-            hovertemplate=f"%{{y:.4f}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
+            hovertemplate=f"%{{y:{form(objective.name)}}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
         )
         tested = rows.get(objective.tested, pd.Series(math.nan, index=rows.index))
         scored_too = rise & (rows[objective.name] == best) & tested.notna()  # test rows are not scored in every round
@@ -72,7 +83,7 @@ def best_so_far(
             )
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
     label = "accuracy" if objective == ACCURACY else words
-    figure.update_yaxes(title=label if runs.nunique() == 1 else words)
+    figure.update_yaxes(title=label if runs.nunique() == 1 else words, tickformat=ticks(objective.name))
     n = f"n = {several(run_of(scored).nunique(), 'trial')}, {len(scored):,} rounds"
     return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
 
@@ -133,7 +144,7 @@ def accuracy_communication(
             showlegend=not by,
             marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4},
             text=hover_texts(sample),
-            hovertemplate=f"%{{y:.4f}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
+            hovertemplate=f"%{{y:{form(first.name)}}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
         )
         figure.add_scatter(
             x=best[second.name],
@@ -144,9 +155,9 @@ def accuracy_communication(
             line={"color": colour, "shape": "hv", "width": 2.5},
             marker={"size": 6},
             text=hover_texts(best),
-            hovertemplate="front: %{y:.4f} at %{x:.4g}%{text}<extra></extra>",
+            hovertemplate=f"front: %{{y:{form(first.name)}}} at %{{x:.4g}}%{{text}}<extra></extra>",
         )
-    figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title=words)
+    figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title=words, tickformat=ticks(first.name))
     unit = {"seconds": " s", "comm_mb": " MB"}.get(second.name, "")
     at = "accuracy 0" if first == ACCURACY else f"{words} {lower_end:.4g}"
     box = f"of {worst:.4g}, reference point: {at} at {worst:.4g}{unit}"

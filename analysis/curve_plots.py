@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from fedtune.analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
+from fedtune.analysis.plot_tools import better, form, in_words, legend_lines, quantiles, run_of, ticks, title_of
 from fedtune.analysis.theme import COLOURS, band, colours, finish, nothing
+from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
@@ -62,9 +63,9 @@ def learning_curves(
         table = _mean_curve(rounds[run_of(rounds).isin(set(who[rows.index]))], metric)
         label = f"{', '.join(g)} (n = {who[rows.index].nunique()})"
         line = {"color": paint[g[0]], "dash": dashes[g[1:]]}
-        _mean(figure, table, label, line, len(drawn) <= MOST_GROUPS, limits(metric))
+        _mean(figure, table, label, line, len(drawn) <= MOST_GROUPS, metric)
     left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
-    figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
+    figure.update_xaxes(title="round").update_yaxes(title=in_words(metric), tickformat=ticks(metric))
     return finish(
         figure,
         f"{title}, by {', '.join(map(in_words, names))}",
@@ -107,11 +108,12 @@ def _every_run(scored: pd.DataFrame, metric: str, title: str, ascending: bool) -
         figure.add_scatter(
             x=rows["round"],
             y=rows[metric],
-            name=f"{label[name]} ({last[name]:.3f})",
+            name=f"{label[name]} ({statistics.figure(metric, last[name])})",
             mode="lines" if len(rows) > 1 else "markers",
             line={"color": colour},
         )
-    figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
+    figure.update_xaxes(title="round")
+    figure.update_yaxes(title=in_words(metric), tickformat=ticks(metric), hoverformat=form(metric))
     more = "" if len(rest) + len(best) == len(last) else f"; {len(rest) + len(best)} of them drawn"
     ends = "one that ends best" if len(best) == 1 else f"{len(best)} that end best"
     note = f"n = {len(last)} {what}{'s' if len(last) > 1 else ''}{more}; in colour the {ends}"
@@ -157,13 +159,11 @@ def _values(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.
     return scored[on].merge(trials[[*on, name]], on=on, how="left").set_axis(scored.index)[name]
 
 
-def _mean(
-    figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], spreads: bool, within: tuple[float, float]
-) -> None:
+def _mean(figure: go.Figure, table: pd.DataFrame, name: str, line: dict[str, str], spreads: bool, metric: str) -> None:
     """A mean line, in a band of a standard deviation where there is more than one run, cut at the values there are."""
     spread = table["std"].fillna(0)
     if spreads and (table["count"] > 1).any():
-        low, high = ((table["mean"] + sign * spread).clip(*within) for sign in (-1, 1))
+        low, high = ((table["mean"] + sign * spread).clip(*limits(metric)) for sign in (-1, 1))
         band(figure, table["round"], low, high, line["color"], name)
     figure.add_scatter(
         x=table["round"],
@@ -173,5 +173,7 @@ def _mean(
         line=line,
         mode="lines" if len(table) > 1 else "markers",
         customdata=np.stack([spread, table["count"]], 1),
-        hovertemplate="round %{x}: %{y:.4f} ± %{customdata[0]:.4f}, n = %{customdata[1]}",
+        hovertemplate="round %{x}: %{y:FORM} ± %{customdata[0]:FORM}, n = %{customdata[1]}".replace(
+            "FORM", form(metric)
+        ),
     )

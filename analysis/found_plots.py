@@ -39,7 +39,7 @@ def found(
     """
     words, sign = in_words(objective.name), objective.sign
     title = f"What {several(len(trials), 'trial')} found"
-    scale, form, unit = statistics.unit_of(objective.name, percent=True)
+    scale, form, unit = statistics.unit_of(objective.name)
     value = scale * trials.get(objective.column, pd.Series(np.nan, trials.index)).astype(float)
     if value.isna().all():
         return nothing(title, f"no trial has reported a {words}")
@@ -80,7 +80,7 @@ def found(
 def _fresh(figure: go.Figure, final: pd.DataFrame, objective: Objective) -> None:
     """The second panel: a point per run on a fresh seed, and the mean with its interval."""
     column = objective.reported(final)
-    scale, form, unit = statistics.unit_of(column, percent=True)
+    scale, form, unit = statistics.unit_of(column)
     for name, colour in (("default", GREY), ("best", COLOURS[0])):
         runs = scale * final.loc[final["configuration"] == name, column].astype(float)
         mean = statistics.mean(runs)

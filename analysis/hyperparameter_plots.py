@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from fedtune.analysis.plot_tools import better, in_words, quantiles, short, title_of
+from fedtune.analysis.plot_tools import better, form, in_words, quantiles, short, ticks, title_of
 from fedtune.analysis.theme import COLOURS, SCALE, finish, nothing
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
@@ -66,7 +66,8 @@ def effect(
             error_y=_error_bars(line, rounds, measure),
         )
     unit = in_words(measures[0]) if len(measures) == 1 else ""
-    figure.update_yaxes(title="accuracy" if all(map(_is_accuracy, measures)) else unit, row=1, col=1)
+    label = "accuracy" if all("_acc" in m for m in measures) else unit
+    figure.update_yaxes(title=label, tickformat=ticks(measures[0]), hoverformat=form(measures[0]), row=1, col=1)
     if costs:
         figure.update_yaxes(title=in_words(costs[0]), rangemode="tozero", row=2, col=1)
     _scale_axis(figure, line[column])
@@ -102,7 +103,7 @@ def interaction(
     x, y = (_in_cells(comparable[CONFIG + name]) for name in (first, second))
     cells = pd.DataFrame({"x": x, "y": y, "value": comparable[value]})
     best = mode or better(value.removeprefix("last_").removeprefix("best_"))
-    form = ".3f" if _is_accuracy(value) else ".3g"
+    scale, digits = (100, ".1f") if ticks(value) else (1, ".3g")
     table = cells.groupby(["y", "x"], observed=False)["value"].agg([best, "mean", "count"])
     panels = {best: "best" if best == "max" else "least", "mean": "mean"} if table["count"].max() > 1 else {best: ""}
     figure = make_subplots(
@@ -112,7 +113,10 @@ def interaction(
     for at, what in enumerate(panels, 1):
         grid, counts = table[what].unstack("x"), table["count"].unstack("x").fillna(0).astype(int)
         text = [
-            [f"{v:{form}}\nn = {n}" if n else "" for v, n in zip(*row, strict=True)]
+            [
+                f"{scale * v:{digits}}{' %' * bool(ticks(value))}\nn = {n}" if n else ""
+                for v, n in zip(*row, strict=True)
+            ]
             for row in zip(grid.to_numpy(), counts.to_numpy(), strict=True)
         ]
         figure.add_heatmap(
@@ -127,18 +131,21 @@ def interaction(
             ygap=2,
             row=at,
             col=1,
-            hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{z:.4f}}<extra></extra>",
+            hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{z:{form(value)}}}<extra></extra>",
         )
-    figure.update_layout(coloraxis={"colorscale": SCALE, "cmin": low, "cmax": high, "colorbar": {"thickness": 12}})
+    figure.update_layout(
+        coloraxis={
+            "colorscale": SCALE,
+            "cmin": low,
+            "cmax": high,
+            "colorbar": {"thickness": 12, "tickformat": ticks(value)},
+        }
+    )
     figure.update_xaxes(type="category", showgrid=False).update_xaxes(title=first, row=len(panels))
     figure.update_yaxes(title=second, type="category", showgrid=False)
     what = "finished trials" if (comparable["status"] == "finished").all() else "trials, none of them finished,"
     note = f"n = {len(comparable)} {what} of {len(trials)}; each cell: the value and how many trials"
     return finish(figure, title, note, height=80 + 260 * len(panels), panels=len(panels) > 1)
-
-
-def _is_accuracy(column: str) -> bool:
-    return "_acc" in column
 
 
 def _equally_trained(trials: pd.DataFrame) -> pd.DataFrame:

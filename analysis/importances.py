@@ -108,10 +108,14 @@ def shares_of(study: optuna.Study) -> dict[str, float]:
     return _importances(grown_on(study))
 
 
+def metric_of(study: optuna.Study | None) -> str:
+    """The metric by which the study's trials are judged."""
+    return study.metric_names[0] if study and study.metric_names else METRIC
+
+
 def judged_by(study: optuna.Study | None) -> str:
-    """The value by which the study's trials are judged, in words."""
-    name = study.metric_names[0] if study and study.metric_names else METRIC
-    return "accuracy" if name == METRIC else in_words(name)
+    """That metric in words."""
+    return "accuracy" if metric_of(study) == METRIC else in_words(metric_of(study))
 
 
 def comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[FrozenTrial, float]], str]:

@@ -10,8 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from fedtune.analysis.plot_tools import ticks
 from fedtune.analysis.theme import COLOURS, GREY, colours, finish, nothing
 from fedtune.core.metrics import worst_tenth
+from fedtune.core.statistics import figure
 from fedtune.core.terminal import several
 
 if TYPE_CHECKING:
@@ -58,11 +60,13 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
             line={"color": colour, "width": 1},
             marker={"size": 8},
             text=text,
-            hovertemplate="%{y:.3f}<br>%{text}<extra></extra>",
+            hovertemplate="%{y:.2%}<br>%{text}<extra></extra>",
         )
         if not name:
             figure.add_hline(y=clients["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
-    figure.update_xaxes(title="client, by its accuracy").update_yaxes(title="test accuracy")
+    figure.update_xaxes(title="client, by its accuracy").update_yaxes(
+        title="test accuracy", tickformat=ticks("test_acc")
+    )
     counted = several(int(group.value_counts().max()), "client")
     if "seed" in scored and (seeds := scored["seed"].nunique()) > 1:
         counted = f"{several(scored['client'].nunique(), 'client')} on each of {seeds} seeds"
@@ -75,7 +79,7 @@ def _of_clients(clients: pd.DataFrame) -> str:
     runs = [a for _, a in clients.groupby("seed")["test_acc"]] if "seed" in clients else [clients["test_acc"]]
     worst = [a.nsmallest(worst_tenth(len(a))).mean() for a in runs]
     means = [a.mean() for a in runs]
-    return f"mean {np.mean(means):.3f}, worst tenth {np.mean(worst):.3f}"
+    return f"mean {figure('test_acc', np.mean(means))}, worst tenth {figure('test_acc', np.mean(worst))}"
 
 
 def embedding(sets: Mapping[str, Points], together: bool = True, seed: int = 0, colour: str = "class") -> go.Figure:

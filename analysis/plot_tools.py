@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedtune.core import metrics
-from fedtune.core.metrics import OBJECTIVES
+from fedtune.core.metrics import OBJECTIVES, is_share
 from fedtune.runs.tables import CONFIG
 
 KEYS = ("run", "algorithm", "configuration", "trial", "seed")  # columns that tell runs of a configuration apart
@@ -19,6 +19,16 @@ UNITS = {"rounds": ("rounds trained", "round"), "mb": ("communication [MB]", "MB
 def in_words(column: str) -> str:
     """A column's name in words, for an axis."""
     return metrics.in_words(column.removeprefix("last_").removeprefix("best_")).removeprefix(CONFIG)
+
+
+def form(column: str) -> str:
+    """How Plotly writes a column's values beside marks: shares of rows in percent."""
+    return ".2%" if is_share(column.removeprefix("last_").removeprefix("best_")) else ".4f"
+
+
+def ticks(column: str) -> str:
+    """How Plotly writes them along an axis."""
+    return ".3~%" if form(column) == ".2%" else ""
 
 
 def title_of(column: str) -> str:

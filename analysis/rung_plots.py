@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from fedtune.analysis.plot_tools import UNITS, in_words, run_of, with_cost
+from fedtune.analysis.plot_tools import UNITS, form, in_words, run_of, ticks, with_cost
 from fedtune.analysis.theme import COLOURS, GREY, finish, nothing
 from fedtune.core.terminal import several
 
@@ -37,7 +37,7 @@ def rung_survival(
     title = "What became of the trials at each rung"
     scored = with_cost(rounds, unit, metric)
     if trials.empty or scored.empty:
-        return nothing(title, "no trial was run")
+        return nothing(title, "no trial has reported a round")
     if not len(rungs):
         return nothing(title, "this search had no rungs: every trial was trained to its end")
     used = scored.assign(_used=scored.groupby(run_of(scored))["_cost"].cumsum())
@@ -75,7 +75,8 @@ def rung_survival(
     figure.update_layout(barmode="stack", boxmode="group")
     # room above the highest bar, where the number of a part that is too low for it stands
     figure.update_yaxes(title="trials", range=[0, 1.18 * len(trials)], row=1, col=1)
-    figure.update_yaxes(title="val. accuracy there" if metric == "val_acc" else what, row=2, col=1)
+    there = "val. accuracy there" if metric == "val_acc" else what
+    figure.update_yaxes(title=there, tickformat=ticks(metric), row=2, col=1)
     figure.update_xaxes(categoryorder="array", categoryarray=stages)
     figure.update_xaxes(title=f"stage ({UNITS[unit][0].split(' [')[0]})", row=2, col=1)
     note = f"n = {several(len(trials), 'trial')}; below, each trial's {what} when it came to the rung"
@@ -103,7 +104,7 @@ def _add_values(figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[
                 marker={"color": colour, "size": 8, "opacity": 0.7},
                 text=points["trial"],
                 hoveron="points",
-                hovertemplate="%{text}: %{y:.4f}<extra></extra>",
+                hovertemplate=f"%{{text}}: %{{y:{form(metric)}}}<extra></extra>",
                 row=2,
                 col=1,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
@@ -18,11 +18,14 @@ from fedtune.analysis.importances import (
     described,
     judged_by,
     lacks,
+    metric_of,
     note,
     shares_of,
     varied,
 )
 from fedtune.analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.core.metrics import METRIC, in_words
+from fedtune.core.statistics import unit_of
 
 if TYPE_CHECKING:
     import optuna
@@ -44,14 +47,14 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     import optuna.visualization as charts
 
     assert study is not None
-    figure = _with_our_lines(charts.plot_parallel_coordinate(comparable_study(study), target_name=_axis(what)))
+    figure = _with_our_lines(charts.plot_parallel_coordinate(comparable_study(study), **_target(study)))
     lines = list(figure.select_traces({"mode": "lines"}))
     low, high = (0, 1) if what == "accuracy" else (min(li.y[0] for li in lines), max(li.y[0] for li in lines) + 1e-12)
     for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
         line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
     several_values = len({value for _, value in comparable(study)[0]}) > 1
     look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # one value has no scale
-    look["colorbar"] = {"title": {"text": _axis(what)}}
+    look["colorbar"] = {"title": {"text": _target(study)["target_name"]}}
     figure.update_traces(marker=look, selector={"mode": "markers"})
     same = "" if several_values else f"; all have the same {what}"
     return finish(figure, title, f"{described(study)}; from the left: {what}, then the hyperparameters{same}")
@@ -72,7 +75,7 @@ def slices(study: optuna.Study | None) -> go.Figure:
 
     assert study is not None
     # all in one row, which is too narrow for more than three
-    flat = _with_our_lines(charts.plot_slice(comparable_study(study)))
+    flat = _with_our_lines(charts.plot_slice(comparable_study(study), **_target(study)))
     rows = math.ceil(len(flat.data) / 2)
     figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.32 / rows)
     for i, trace in enumerate(flat.data):
@@ -87,7 +90,7 @@ def slices(study: optuna.Study | None) -> go.Figure:
             dtick=None if axis.type != "log" else 1 if decades > 1.2 else "D2",
         )
     figure.update_traces(marker={"color": COLOURS[0], "opacity": 0.7, "size": 7, "showscale": False})
-    figure.update_yaxes(title=_axis(what), col=1)
+    figure.update_yaxes(title=_target(study)["target_name"], col=1)
     return finish(figure, title, described(study), height=60 + 230 * rows)
 
 
@@ -109,7 +112,7 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     pair = list(names or ranked[:2])
     if len(pair) < 2 or not set(pair) <= set(varied(study)):
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
-    figure = _with_our_lines(charts.plot_contour(comparable_study(study), params=pair, target_name=_axis(what)))
+    figure = _with_our_lines(charts.plot_contour(comparable_study(study), params=pair, **_target(study)))
     figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
     figure.update_traces(
         marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7}, selector={"type": "scatter"}
@@ -137,10 +140,10 @@ def importance(study: optuna.Study | None, result: Importance | None = None) -> 
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     names = list(shares)[::-1]  # the largest on top
     values = [shares[name] for name in names]
-    figures = [f"{share:.2f}" if share >= 0.01 else "<0.01" for share in values]
+    figures = [f"{share:.0%}" if share >= 0.01 else "<1%" for share in values]
     bars = go.Bar(x=values, y=names, orientation="h", text=figures, textposition="outside", cliponaxis=False)
-    figure = go.Figure(bars).update_traces(marker_color=COLOURS[0], hovertemplate="%{y}: %{x:.4f}<extra></extra>")
-    figure.update_xaxes(title="share of variance", range=[0, 1.2 * max(values)])  # room for the figure
+    figure = go.Figure(bars).update_traces(marker_color=COLOURS[0], hovertemplate="%{y}: %{x:.1%}<extra></extra>")
+    figure.update_xaxes(title="share of variance", tickformat="~%", range=[0, 1.2 * max(values)])  # room for the figure
     text = result.note if result else note(study)
     return finish(figure, title, text, height=110 + 34 * len(varied(study)))
 
@@ -154,5 +157,9 @@ def _with_our_lines(figure: go.Figure) -> go.Figure:
     return figure
 
 
-def _axis(what: str) -> str:
-    return "val. accuracy" if what == "accuracy" else "\n".join(textwrap.wrap(what, WIDE))
+def _target(study: optuna.Study) -> dict[str, Any]:
+    """What Optuna's figures show of a trial, and its name on an axis: the objective, a share in percent."""
+    metric = metric_of(study)
+    scale, _, unit = unit_of(metric)
+    words = "val. accuracy" if metric == METRIC else "\n".join(textwrap.wrap(in_words(metric), WIDE))
+    return {"target": lambda t: scale * t.values[0], "target_name": words + f" [{unit.strip()}]" * bool(unit)}

@@ -29,13 +29,16 @@ from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.tuning import schedulers, shared
-from fedtune.tuning.space_types import Under, domain_text
+from fedtune.tuning.space_types import ByRounds, Under, domain_text
 from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+import sentences  # noqa: E402
+
 TEXTS = {".py", ".js", ".css", ".html", ".j2", ".sh"}
 PAGES = (
-    *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios")),
+    *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios", "sentences")),
     "how-to/search.md",
 )
 ABOUT = "background/architecture.md"  # its figures of lines may be a tenth old
@@ -119,7 +122,9 @@ def searched() -> str:
     def text(hp: Hyperparameter, ranges: Mapping[str, shared.Ends]) -> str:
         if hp.name not in ranges:
             return ""
-        found = shared.domain(hp, ranges[hp.name])
+        found = shared.domain(hp, ranges[hp.name], ranges is shared.WIDE)
+        if isinstance(found, ByRounds):
+            return f"{domain_text(found.of(1))}, of a trial at most {shared.LONGEST} or {shared.FEWEST} a round"
         kinds = found.domains.items() if isinstance(found, Under) else [("", found)]
         return "; ".join(f"{domain_text(domain)}{f' ({kind})' * bool(kind)}" for kind, domain in kinds)
 
@@ -269,6 +274,7 @@ PARTS = {
     "scenarios": scenarios,
     "defaults": defaults,
     "schedulers": early_stopping,
+    "sentences": lambda: sentences.page(),
     "rooms": rooms,
 }
 

@@ -180,8 +180,9 @@ def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
                 if file:
                     file.write_text(f"http://{url}\n")
         except Exception as error:
-            said = (str(error).splitlines() or [type(error).__name__])[-1]
-            say(f"note: Ray's dashboard did not start: {said[:200]}")
+            said = str(error).strip()  # many lines: the end of its log, which says little
+            why = said if said and "\n" not in said else "it ended, or the machine is too busy"
+            say(f"note: Ray's dashboard did not start: {why}; the search goes on without it")
         over.wait()
         with suppress(OSError):
             if file:

@@ -402,10 +402,10 @@ def start_dashboard() -> str:
 
     On Linux it ends with the thread that calls this.
     """
-    from ray._private import worker
+    from ray._private import services, worker
 
     node: Any = worker._global_node
-    with signals_apart():
+    with signals_apart(), replaced(services.logger, disabled=True):  # it prints lines of a log, and raises them, too
         node.start_monitor()
         node.start_api_server(include_dashboard=True, raise_on_failure=True)
     return str(node.webui_url)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
+from fedtune.core.terminal import command_line
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.search import SearchOptions
 
@@ -43,11 +44,14 @@ def main(argv: list[str] | None = None) -> int:
     if args.name and not (args.trials or args.rounds):
         raise UserError(f"--name is for the folder of more --trials or --rounds, but got --name {args.name} alone")
     changed = arguments.given(args, SearchOptions, *arguments.OF_MACHINE)
-    with quick_imports():
-        from fedtune.studies import extending, resuming
-
-    if args.trials:
-        return extending.more_trials(args.run, args.trials, args.name, changed, args.trust)
-    if args.rounds:
-        return extending.more_rounds(args.run, args.rounds, args.top, args.name, changed, args.trust)
-    return resuming.resume(args.run, changed, args.trust)
+    again = [] if args.trials or args.rounds else [f"{command_line('resume', args.run)} continues it"]
+    try:
+        with quick_imports():
+            from fedtune.studies import extending, resuming
+        if args.trials:
+            return extending.more_trials(args.run, args.trials, args.name, changed, args.trust)
+        if args.rounds:
+            return extending.more_rounds(args.run, args.rounds, args.top, args.name, changed, args.trust)
+        return resuming.resume(args.run, changed, args.trust)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(*(error.args or again)) from None

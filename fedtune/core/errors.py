@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Iterable
 
 VALUE = 120  # characters of a value that a message shows in full
@@ -26,26 +27,27 @@ class Diverged(ArithmeticError):
 
 
 LIST_LENGTH = 200  # the most characters of known names that a message lists
-NEAREST = 3  # names that it lists if all of them are longer
+NEAREST = 3  # the most similar names that it proposes if all of them are longer
 SHORT_NAME = 3  # names up to this length may differ in one letter of two: ls, lr
 
 
 def unknown(kind: str, name: str, known: Iterable[str], command: str = "") -> UserError:
-    """The error for an unknown name, with all known ones, or the nearest and the command that shows all."""
+    """The error for an unknown name, with similar ones, and all known ones or the command that shows them."""
     names = sorted(known)
     text = name if len(name) <= LIST_LENGTH else f"{name[: LIST_LENGTH // 2]}…"
-    similar = _nearest(text, names, 1, cutoff=0.6 if len(text) > SHORT_NAME else 0.5)
-    hint = f"did you mean {similar[0]!r}? " if similar else ""
-    listed = f"known are {', '.join(names)}"
-    if len(listed) > LIST_LENGTH:
-        nearest = _nearest(text, names, NEAREST, cutoff=0.0)
-        listed = f"nearest are {', '.join(nearest)}" + (f"; {command} shows all {len(names)}" if command else "")
+    similar, listed = _similar(text, names), f"known are {', '.join(names)}"
+    if len(listed) <= LIST_LENGTH:
+        similar = similar[:1]
+    else:
+        some = f"{textwrap.shorten(listed, LIST_LENGTH, placeholder=' …')} ({len(names)} in all)"
+        listed = f"all {len(names)} are in {command}" if command else some
+    hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
     return UserError(f"unknown {kind} {text!r}: {hint}{listed}")
 
 
-def _nearest(text: str, names: Iterable[str], count: int, cutoff: float) -> list[str]:
-    """The names nearest to a given one, those that begin with it first; the dashes of options do not count."""
-    bare, wanted_name = {name.lstrip("-"): name for name in names}, text.lstrip("-")
-    completions = sorted((n for n in bare if wanted_name and n.startswith(wanted_name)), key=len)
-    similar = difflib.get_close_matches(wanted_name, bare, n=count, cutoff=cutoff)
-    return [bare[n] for n in dict.fromkeys([*completions, *similar])][:count]
+def _similar(text: str, names: Iterable[str]) -> list[str]:
+    """The names similar to a given one, those that begin with it first; the dashes of options do not count."""
+    bare, wanted = {name.lstrip("-"): name for name in names}, text.lstrip("-")
+    completions = sorted((n for n in bare if wanted and n.startswith(wanted)), key=len)
+    similar = difflib.get_close_matches(wanted, bare, n=NEAREST, cutoff=0.6 if len(text) > SHORT_NAME else 0.5)
+    return [bare[n] for n in dict.fromkeys([*completions, *similar])][:NEAREST]

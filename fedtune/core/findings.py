@@ -27,8 +27,8 @@ class Finding(NamedTuple):
 def summary(findings: Sequence[Finding]) -> str:
     """How many checks pass."""
     count = Counter(finding.status for finding in findings)
-    advice = f", {several(count['advice'], 'line')} of advice" if count["advice"] else ""
-    if not count["failed"]:
-        return f"all {count['passed']} checks passed{advice}"
     skipped = f", {count['skipped']} skipped" if count["skipped"] else ""
-    return f"{count['failed']} of {len(findings)} checks failed, {count['passed']} passed{skipped}{advice}"
+    more = skipped + (f", {several(count['advice'], 'line')} of advice" if count["advice"] else "")
+    if not count["failed"]:
+        return f"{'' if skipped else 'all '}{several(count['passed'], 'check')} passed{more}"
+    return f"{count['failed']} of {len(findings)} checks failed, {count['passed']} passed{more}"

@@ -64,7 +64,7 @@ METRICS: dict[str, Metric] = {
         "mean over clients of test accuracy; reported, never used for selection", "test accuracy", best=True
     ),
     "test_acc_se": Metric("standard error of test_acc over seeds, with --seeds-per-trial", search_only=True),
-    "test_acc_std": _test("standard deviation of test accuracy over clients"),
+    "test_acc_std": _test("standard deviation of test accuracy over clients", "standard deviation of test accuracy"),
     "test_acc_worst10": _test(
         "mean test accuracy of the worst tenth of the clients, at least one", "test accuracy of the worst tenth"
     ),
@@ -122,7 +122,7 @@ METRICS: dict[str, Metric] = {
         "mean validation accuracy of the worst tenth of the clients, at least one",
         "validation accuracy of the worst tenth",
     ),
-    "val_acc_lowest": _validation("validation accuracy of the worst client", "lowest validation accuracy"),
+    "val_acc_lowest": _validation("validation accuracy of the worst client", "validation accuracy of the worst client"),
     "val_acc_balanced": _validation(
         "mean over clients of the mean recall of the classes that the client has validation rows of",
         "balanced validation accuracy",
@@ -131,7 +131,7 @@ METRICS: dict[str, Metric] = {
         "mean over clients of macro F1, over the classes that occur in a client's rows or predictions", "validation F1"
     ),
     "test_acc_rows": _test("val_acc_rows on test rows", "test accuracy over rows"),
-    "test_acc_lowest": _test("test accuracy of the worst client", "lowest test accuracy"),
+    "test_acc_lowest": _test("test accuracy of the worst client", "test accuracy of the worst client"),
     "test_acc_balanced": _test("val_acc_balanced on test rows", "balanced test accuracy"),
     "test_f1": _test("val_f1 on test rows", "test F1"),
     "test_loss": _test("val_loss on test rows", "test loss"),
@@ -149,12 +149,15 @@ OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a s
 STATISTICS = ("", "_std", "_worst10", "_lowest")  # statistics of a per-client metric: mean, then spread
 
 
+def label(name: str) -> str:
+    """A metric's name in a sentence; one that is not declared here, or has no other, stays as it is."""
+    return (METRICS[name].label if name in METRICS else "") or name
+
+
 def in_words(name: str) -> str:
-    """A metric's name for an axis, with its unit; one that is not declared here stays as it is."""
-    if name not in METRICS:
-        return name
-    metric = METRICS[name]
-    return (metric.label or name.replace("_", " ")) + (f" [{metric.unit}]" if metric.label and metric.unit else "")
+    """A metric's name for an axis, with its unit."""
+    unit = METRICS[name].unit if label(name) != name else ""
+    return label(name) + f" [{unit}]" * bool(unit)
 
 
 def limits(name: str) -> tuple[float, float]:
@@ -167,7 +170,10 @@ def limits(name: str) -> tuple[float, float]:
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric is a share of rows, which a page gives in percent: accuracies with their spread, and F1."""
+    """Whether a metric is a share of rows: accuracies with their spread, and F1.
+
+    People read it in percent, on pages and in terminals.  Files have fractions, as do options and what is said of them.
+    """
     return name.startswith(("val_acc", "test_acc")) or name in ("val_f1", "test_f1")
 
 

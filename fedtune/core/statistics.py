@@ -176,21 +176,21 @@ def number(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")
 
 
-def unit_of(metric: str, percent: bool) -> tuple[int, str, str]:
-    """What a metric's values are multiplied by, their format and their unit.  percent: whether shares are given so."""
-    return (100, ".2f", " %") if percent and is_share(metric) else (1, ".4f", "")
+def unit_of(metric: str) -> tuple[int, str, str]:
+    """What a metric's values are multiplied by for people to read, their format and their unit."""
+    return (100, ".2f", " %") if is_share(metric) else (1, ".4f", "")
 
 
-def figure(metric: str, mean: float, half: float = math.nan, percent: bool = True) -> str:
-    """A metric's mean with its interval: `94.78 ± 2.54 %`; `0.9478 ± 0.0254` if not in percent."""
-    scale, form, unit = unit_of(metric, percent)
+def figure(metric: str, mean: float, half: float = math.nan) -> str:
+    """A metric's mean with its interval: `94.78 ± 2.54 %`, or `0.9478 ± 0.0254` of what is no share."""
+    scale, form, unit = unit_of(metric)
     low, high = limits(metric)
     return interval(scale * mean, scale * half, form, within=(scale * low, scale * high), unit=unit)
 
 
-def gained(metric: str, mean: float, half: float = math.nan, percent: bool = True, sign: str = "+z") -> str:
+def gained(metric: str, mean: float, half: float = math.nan, sign: str = "+z") -> str:
     """A difference of two values of a metric, with its interval: `+4.00 ± 4.97 points`, or `+0.0400 ± 0.0497`."""
-    scale, form, unit = unit_of(metric, percent)
+    scale, form, unit = unit_of(metric)
     return interval(scale * mean, scale * half, f"{sign}{form}", unit=unit and " points")
 
 

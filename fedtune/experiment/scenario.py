@@ -290,7 +290,7 @@ class Scenario:
         names = [f.name for f in fields(self)]
         for name in values:
             if name not in names:
-                raise unknown("scenario field", name, names)
+                raise unknown("scenario field", name, names, "fedtune run --help-all")
         return replace(self, **values)
 
 

@@ -13,9 +13,9 @@ from fedtune.user_code import user_files
 
 # How clients train where no paper says it, by data set and model: from sweeps of FedAvg (docs/reference/scenarios.md)
 SWEPT: dict[tuple[str, str], dict[str, Any]] = {
-    ("digits", "cnn8"): {"lr": 0.1},
-    ("digits", "mlp"): {"lr": 0.1},
-    ("fashion-mnist", "fedproto-cnn"): {"lr": 0.03},
+    ("digits", "cnn8"): {"lr": 0.03, "momentum": 0.9},
+    ("digits", "mlp"): {"lr": 0.1, "momentum": 0.5},
+    ("fashion-mnist", "fedproto-cnn"): {"lr": 0.03, "momentum": 0.5},
 }
 NOT_SWEPT = {"lr": Scenario.lr, "momentum": Scenario.momentum}
 _GFPL_MNIST = Scenario(
@@ -162,7 +162,7 @@ def swept(name: str, dataset: str, model: str, optimizer: str = Scenario.optimiz
 
 
 SCENARIOS = {name: s.override(**swept(name, s.dataset, s.model)) for name, s in _NAMED.items()}
-# the scenario of a user's own data, which has the data's name; the lower of the rates that were found by sweeps
+# the scenario of a user's own data, which has the data's name; its rate is that of the sweeps
 OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30, lr=0.03)
 FOLLOWS = {  # fields of OWN that depend on the data (`user_scenario.defaults`), in words
     "dataset": "",

@@ -6,9 +6,10 @@ A rule says what the figures show, how sure that is, and the command that acts o
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +17,17 @@ import pandas as pd
 from scipy import special
 
 from fedtune.analysis.plots import RESAMPLES, Importance
+from fedtune.core.errors import UserError
 from fedtune.core.statistics import EQUAL, gained
 from fedtune.core.terminal import several, short
 from fedtune.reporting import findings
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import command_again
 from fedtune.runs import tables
+from fedtune.runs.files import BROKEN_OFF, OVER, RunFiles, lineage, resumed_as
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.tables import UNTOLD
-from fedtune.tuning import ranges, schedulers
+from fedtune.tuning import ranges
 
 SURE = 0.95  # share of resamples in which it must rank first; below, what mattered most cannot be told
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
@@ -43,10 +46,19 @@ class Advice(NamedTuple):
 
 
 def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
-    """What to try next after a search; nothing while it runs, or where it found nothing."""
-    if f.best is None or f.state in findings.OPEN:
+    """What to try next after a search; nothing while it runs, where it found nothing, or of a replay."""
+    if f.state not in OVER:
+        return to_resume(f.run, f.state, f.record)
+    if f.best is None or "replays" in f.record:
         return []
     return [*wider_ranges(f, matters_little(f, importance)), *seeds_or_trials(f), *what_mattered(f, importance)]
+
+
+def to_resume(study: Path, state: str, record: Mapping[str, Any]) -> list[Advice]:
+    """Let a study that broke off go on first, where resume does that."""
+    to = resumed_as(study, record) if state in BROKEN_OFF else None
+    why = "What else to try can be told when it is over."
+    return [Advice("Let it go on", why, findings.command("resume", to))] if to else []
 
 
 def surely_first(importance: Importance) -> bool:
@@ -86,7 +98,7 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
         todo = f"Widen {' and '.join(f'{n} to {text}' for n, text in new.items())}"
         given = {text.partition("=")[0]: text for text in (f.record.get("options") or {}).get("vary", ())}
         given |= {n: f"{n}={text}" for n, text in new.items()}
-        command = command_again(f.record, *(word for text in given.values() for word in ("--vary", text)))
+        command = _again(f, *(word for text in given.values() for word in ("--vary", text)))
         advice.append(Advice(todo, f"The best has {'; '.join(said)}, and may be better beyond.", command))
     if at_limit:
         why = f"The best has {'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
@@ -116,11 +128,13 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
         todo, option = "Choose among the best", "--choose-seeds"
     apart = partial(gained, first.name, sign="")
     behind = f"The runner-up (trial {runner_up}) is {apart(gap)} behind"
+    if one_seed is None and f.is_in_comparison and not f.check:
+        return []  # the comparison makes that check
     if one_seed is None:
         why = f"{behind}. Whether that is more than chance cannot be told"
         if f.check and f.check.seeds > 1:
-            return [Advice("More seeds or more trials", f"{why}: the check shows no spread to tell it by.")]
-        again = command_again(f.record, "--final-seeds", "5")
+            return [Advice("More seeds or more trials", f"{why}: the check does not show how much seeds vary.")]
+        again = _again(f, "--final-seeds", "5")
         return [Advice("Check on fresh seeds", f"{why} without a check on two or more fresh seeds.", again)]
     half, advice = one_seed / math.sqrt(seeds), []
     chance = f"as much as {apart(half)} can be chance"
@@ -131,14 +145,14 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
             advice.append(Advice("Take either of the best two", f"{why}: no affordable number of seeds would tell."))
         else:
             count = several(math.ceil(needed), "seed")
-            again = command_again(f.record, option, str(math.ceil(needed)))
+            again = _again(f, option, str(math.ceil(needed)))
             advice.append(Advice(f"{todo} on {count}", f"{why}: about {count} per trial would tell them apart.", again))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
     brought = apart(gain)
     if gain > half:
-        why = f"The best of {trials} is {brought} better than half as many can be expected to find, where {chance}: "
-        advice.append(Advice("Give more trials", f"{why}twice as many may bring as much again.", _more(f)))
+        why = f"The best of {trials} is {brought} better than that of half as many is on average, and {chance}. "
+        advice.append(Advice("Give more trials", f"{why}Twice as many trials may bring as much again.", _more(f)))
     if not advice:
         why = f"{behind}, and {chance}. The second half of {trials} brought {brought}, not more than chance."
         advice.append(Advice("Neither more seeds nor more trials are needed in these ranges", why))
@@ -165,7 +179,7 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
         for name, (low, high) in [*importance.ranges.items()][:SHOWN]
     )
     first, count = next(iter(importance.shares)), several(importance.trials, "trial")
-    why = f"Shares of the variance between {count}: {shown}. In brackets: 90 % of {RESAMPLES} resamples of the trials."
+    why = f"Shares of the variance between {count}: {shown}. In brackets: where 90 % of {RESAMPLES} resamples lie."
     unsure = "Which hyperparameter matters most cannot be told"
     todo = f"Search {first} most closely" if surely_first(importance) else unsure
     advice = [Advice(todo, f"{why} {first} ranks first in {importance.first} of {RESAMPLES}.")]
@@ -173,7 +187,7 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]
         todo = f"Fix {', '.join(small)}: a smaller space needs fewer trials"
         why = f"Even the upper ends of their shares are below {100 * LITTLE:.0f} % of the variance."
-        advice.append(Advice(todo, why, command_again(f.record, *fixed)))
+        advice.append(Advice(todo, why, _again(f, *fixed)))
     return advice
 
 
@@ -230,6 +244,16 @@ def _of_chance(f: Findings) -> float | None:
 
 def _more(f: Findings) -> str:
     count = len(f.trials)
-    if schedulers.moves_hyperparameters(f.record.get("scheduler")):
-        return command_again(f.record, "--trials", str(2 * count))
-    return shlex.join(["fedtune", "resume", str(f.run), "--trials", f"+{count}"])
+    if f.is_extendable:
+        return findings.command("resume", f.run, "--trials", f"+{count}")
+    return _again(f, "--trials", str(2 * count))
+
+
+def _again(f: Findings, *words: str) -> str:
+    """A search's command with these words; of an extension the first search's command, "" if that is gone."""
+    record = f.record
+    if "extends" in record:
+        with suppress(UserError):  # an earlier folder is damaged
+            *_, first = lineage(RunFiles(f.run))
+            record = first.record
+    return "" if "extends" in record else command_again(record, *words)

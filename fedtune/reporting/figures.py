@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
-from fedtune.core.metrics import METRICS, is_share
 from fedtune.core.objectives import parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
-SHARES = {"accuracy", "val. accuracy there", *(m.label for name, m in METRICS.items() if is_share(name))} - {""}
 TOP = 24  # pixels above the axes, where the figure's title was
 
 
@@ -163,9 +161,6 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
             return Shown(title, note, sentence, "", _plain(" ".join(a.text for a in figure.layout.annotations)))
         height, top = figure.layout.height or 450, figure.layout.margin.t or 100
         figure.update_layout(title=None, height=height - top + TOP, margin={"t": TOP})
-        for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
-            if axis.title.text in SHARES:
-                axis.tickformat = "~%"
         spec = figure.to_json()
     except Exception as error:  # a run can be in any state, and Optuna has its own reasons
         return Shown(name, "", sentence, "", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")

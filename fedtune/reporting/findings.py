@@ -16,19 +16,18 @@ from fedtune.analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import label
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
-from fedtune.reporting.templates import TextTable
+from fedtune.reporting.templates import TextTable, code
 from fedtune.runs import reading, tables
 from fedtune.runs.choice import TOP
-from fedtune.runs.files import AGAIN, RunFiles, search_of
-from fedtune.tuning import schedulers, verdict
+from fedtune.runs.files import AGAIN, OVER, RunFiles, goes_on, search_of
+from fedtune.runs.trial_states import counts_in_words
+from fedtune.tuning import schedulers, searchers, verdict
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.options.search import SearchOptions
-
-OPEN = ("running", "abandoned")  # states of a study that has not ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class Findings:
     def title(self) -> str:
         """The algorithm and its scenario, in words; of a comparison's searches also a second name, and the number."""
         who = str(self.record["algorithm"])
-        name, number = search_of(self.run) if RunFiles(self.run.absolute().parent).is_comparison else (who, 0)
+        name, number = search_of(self.run) if self.is_in_comparison else (who, 0)
         which = f", search {number + 1}" if number else ""
         who = name if name.endswith(AGAIN) else who  # the control
         if "scenario" not in self.record:
@@ -71,6 +70,18 @@ class Findings:
         return Goal.from_record(self.record)
 
     @property
+    def is_in_comparison(self) -> bool:
+        """Whether it is one of a comparison's searches, which get more trials together."""
+        return RunFiles(self.run.absolute().parent).is_comparison
+
+    @property
+    def is_extendable(self) -> bool:
+        """Whether resume gives this search more trials."""
+        r, over = self.record, self.state in OVER and "replays" not in self.record
+        more = searchers.extendable(r.get("searcher"), r.get("scheduler")) and not r.get("whole")
+        return over and more and not self.is_in_comparison
+
+    @property
     def score(self) -> float:
         """The best trial's objective in its last round; not a number without a best one."""
         return math.nan if self.best is None else float(self.best[self.goal.first.column])
@@ -83,7 +94,7 @@ class Findings:
     @property
     def in_words(self) -> str:
         """The objective's name in words."""
-        return _in_words(self.goal.first.name)
+        return label(self.goal.first.name)
 
     @property
     def sends(self) -> bool:
@@ -103,7 +114,7 @@ class Findings:
     def counts(self) -> str:
         """How the trials ended, in words."""
         numbers, ended = self.trials["status"].value_counts(), len(self.trials)
-        by_status = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
+        by_status = counts_in_words(numbers)
         planned = self.record.get("trials", ended)
         trials = f"{ended} of {several(planned, 'trial')}" if planned > ended else several(ended, "trial")
         return trials + (f": {by_status}" if by_status else "")
@@ -118,7 +129,7 @@ class Findings:
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
-            rows.append((symbol, best, default, space.get(n, ""), hp.help if hp else ""))
+            rows.append((symbol, best, default, space.get(n, ""), code(hp.help if hp else "")))
         columns = ("hyperparameter", "best", "default", "range", "what it is")
         return TextTable(f"Best configuration (trial {self.best['trial']})", columns, rows, (columns[0], *columns[3:]))
 
@@ -137,7 +148,7 @@ class Findings:
         name, value = next(iter(figures.items()))
         used = "reported and never used" if name not in self.goal.names else "which has selected it"
         at = f" in round {figures['test_round']}" if "test_round" in figures else ""
-        return f"{_in_words(name)} {statistics.figure(name, value)}{at}, {used}"
+        return f"{label(name)} {statistics.figure(name, value)}{at}, {used}"
 
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
@@ -146,9 +157,18 @@ class Findings:
             return math.nan
         return self.score - statistics.mean(self.check.of("best", name)).mean
 
-    def gap_text(self) -> str:
-        """That difference in words."""
-        return statistics.gained(self.goal.first.name, self.gap(), sign="+")
+    def ended(self) -> str:
+        """How the best trial ended in the search, and how far that was from its figures on fresh seeds."""
+        if self.best is None:
+            return ""
+        tested, rounds = f" ({self.test_text})" if self.test_text else "", several(self.best["rounds"], "round")
+        text = f"In the search this trial ended with {self.scored} after {rounds}{tested}."
+        if self.check is None or math.isnan(self.gap()):
+            return text
+        where = "On the fresh seeds" if self.check.repeatable else "When it is repeated,"
+        there = f"{where} its {self.in_words} is {self.check.text('best', self.goal.first.name)}"
+        gap = statistics.gained(self.goal.first.name, self.gap(), sign="+")
+        return f"{text} {there}: a selection gap of {gap} (the search's figure minus this one)."
 
     def run_command(self) -> str:
         """The command that trains the best configuration again."""
@@ -161,7 +181,7 @@ class Findings:
             data = SearchOptions.from_record(self.record).data_dir
         except UserError:
             data = None
-        return shlex.join(["fedtune", "run", "--config", str(file), *(["--data-dir", data] if data else [])])
+        return command("run", "--config", file, *(["--data-dir", data] if data else []))
 
     def first_warnings(self) -> list[str]:
         """What to know before you read on: that it is not over, and that it has selected on test rows."""
@@ -184,11 +204,12 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     now, goal = files.state_in(record), Goal.from_record(record)
     if any(row.get(goal.first.name) is None for row in record.get("choice", ())):
         raise files.damaged(f"its choice lacks {goal.first.name}")
-    text = reading.text(files.best_file) if now not in OPEN else ""
+    told = now not in ("running", "abandoned")  # best.yaml and the check are from then
+    text = reading.text(files.best_file) if told else ""
     best_file = _read_best(files.best_file) if text else {}
     best = None if now == "nothing found" else _best(trials, best_file, unit_of(record), goal)
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
-    rows = checked or ([] if now in OPEN else record.get("final"))
+    rows = checked or (record.get("final") if told else [])
     return Findings(
         run=run,
         record=record,
@@ -200,8 +221,13 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         yaml=text,
         scenario=str(best_file.get("scenario") or record.get("scenario_name", "")),
         default=record.get("defaults", {}),
-        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True), True) if rows else None,
+        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True)) if rows else None,
     )
+
+
+def command(*words: object) -> str:
+    """A command of fedtune as pages have it, which are read elsewhere than where they were made."""
+    return shlex.join(["fedtune", *map(str, words)])
 
 
 def unit_of(record: Mapping[str, Any]) -> str:
@@ -231,13 +257,9 @@ def search_settings(record: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _in_words(metric: str) -> str:
-    return METRICS[metric].label or metric if metric in METRICS else metric
-
-
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
     """The caveats of a search or comparison that is not over, or did not end normally."""
-    resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
+    resume = goes_on(run, record, command)
     why = f" ({record['reason']})" if record.get("reason") else ""
     by_state = {
         "running": "It is still running, so everything here may change.",
@@ -303,8 +325,11 @@ def _of_trials(f: Findings) -> list[str]:
     if f.best is not None:
         warnings += [_of_constraints(f)] * bool(f.goal.constraints)
         learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # of a whole grid nothing is sampled
-        warnings += map(sentence, verdict.caveats(learns, len(f.trials), f.config, f.record.get("space") or {}))
-    return [*warnings, sentence(str(f.record["unjudged"]))] if f.record.get("unjudged") else warnings
+        resume = command("resume", f.run) if f.is_extendable else None if f.state in OVER else ""
+        space = f.record.get("space") or {}
+        warnings += map(sentence, verdict.caveats(learns, len(f.trials), f.config, space, resume))
+    unjudged = [sentence(str(text), [f.record["scheduler"]]) for text in [f.record.get("unjudged")] if text]
+    return [*warnings, *unjudged]
 
 
 def sentence(text: str, names: Collection[str] = ()) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedtune.core.errors import UserError
-from fedtune.runs.files import COMPARISON, KINDS, REPRODUCTION, SEARCH, RunFiles, kind_of
+from fedtune.runs.files import KINDS, REPRODUCTION, RunFiles, require_kind
 
 MARK = '<meta name="generator" content="fedtune report">'  # what tells a report from other files
 
@@ -21,14 +21,12 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
             f"a report on several runs needs -o, but {len(runs)} runs were given without it; give -o FILE.html"
         )
     for run in runs:
-        kind = kind_of(run)
+        kind = require_kind(run)
         if kind == REPRODUCTION:
             tables = RunFiles(run).markdown_file
             raise UserError(
                 f"a report is of searches and comparisons, but {run} belongs to {KINDS[kind]}: see {tables}"
             )
-        if kind is None:
-            raise UserError(f"{run} is not a study folder: it has neither {SEARCH} nor {COMPARISON}")
         _ = RunFiles(run, kind).record  # UserError if it is damaged
     file = out or runs[0] / "report.html"
     if not file.absolute().parent.is_dir():

@@ -29,7 +29,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
     machine = [*of_system, *(hardware.get("gpus") or [])]
     entries = {
         "folder": f.name if f else "",
-        "command": shlex.join(map(str, r.get("command") or [])),
+        "command": shlex.join(_typed(r)),
         "started": r.get("started"),
         "time": _times(r),
         "state": r.get("state"),
@@ -58,13 +58,21 @@ def command_again(r: Mapping[str, Any], *words: str) -> str:
     Without the folder's name, too: that folder is there by now.
     """
     flags = {word for word in words if word.startswith("--")} - {"--set"} | {"--name"}
-    left, rest = [], iter(map(str, r.get("command") or []))
+    left, rest = [], iter(_typed(r))
     for word in rest:
         if word in flags:
             next(rest, None)
         elif word.partition("=")[0] not in flags:
             left.append(word)
     return shlex.join([*left, *words])
+
+
+def _typed(r: Mapping[str, Any]) -> list[str]:
+    """The words of a study's command, in the one spelling that pages have: `fedtune search` for `fedtune.search`."""
+    words = [str(word) for word in r.get("command") or []]
+    if words[:2] == ["python", "-m"] and words[2:3] in (["fedtune"], ["fedtune.search"]):
+        words[:3] = words[2].split(".")
+    return words
 
 
 def _program(program: dict[str, Any]) -> str:

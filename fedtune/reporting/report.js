@@ -92,7 +92,7 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     const rows = [...box.querySelectorAll("tbody tr")];
     for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted) && !row.querySelector(":checked");
     const shown = rows.filter((row) => !row.hidden).length;
-    box.querySelector(".count").textContent = `${shown} of ${rows.length} ${box.dataset.things}`;
+    box.querySelector(".count").textContent = shown < rows.length ? `${shown} of ${rows.length} ${box.dataset.things}` : "";
   }
 
   function table(box, before) { // before: the same table, which this one replaces

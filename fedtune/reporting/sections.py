@@ -20,10 +20,10 @@ from fedtune.reporting.advice import Advice
 from fedtune.reporting.figures import Shown
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
-from fedtune.reporting.templates import TextTable, link
+from fedtune.reporting.templates import TextTable, code, link
 from fedtune.runs import reading
 from fedtune.runs.choice import OWN
-from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
+from fedtune.runs.files import BROKEN_OFF, COMPARISON, OVER, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
@@ -95,7 +95,7 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
         name=f.name,
         title=f.title,
         state=f.state,
-        lead=_lead(f),
+        lead=lead(f),
         tables=[TextTable(*t, words=t[1][:1]) for t in checked],
         findings=f,
         figures=report_figures.of_search(f, study, importance),
@@ -106,16 +106,17 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
     )
 
 
-def _lead(f: Findings) -> str:
+def lead(f: Findings) -> str:
     """What tuning gained, and how sure that is, in a sentence."""
     if f.best is None:
-        return f"Nothing was found{' yet' if f.state in findings.OPEN else ''}: {f.nothing}."
+        return f"Nothing was found{' yet' if f.state not in OVER else ''}: {f.nothing}."
     if f.check:
         means = [figure(f.check.column, f.check.of(n).mean(skipna=False)) for n in f.check.names]
-        both = f": {means[0]} against {means[1]}" if len(means) > 1 and "–" not in means else ""
-        return f"{f.check.verdict()}{both}."
+        both = f" It has {means[0]}, the default {means[1]}." if len(means) > 1 and "–" not in means else ""
+        return f"{f.check.verdict()}.{both}"
     after = f"{f.scored} after {several(f.best['rounds'], 'round')}"
-    return f"The best of {several(len(f.trials), 'trial')} has {after}, which has not been checked on fresh seeds."
+    trials = several(len(f.trials), "trial") + " so far" * (f.state not in OVER)
+    return f"The best of {trials} has {after}, which has not been checked on fresh seeds."
 
 
 def _choice(f: Findings) -> TextTable | None:
@@ -123,7 +124,7 @@ def _choice(f: Findings) -> TextTable | None:
         return None
     each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
     names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
-    scale, form, unit = unit_of(f.goal.first.name, percent=True)
+    scale, form, unit = unit_of(f.goal.first.name)
     figures = scale * pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
     text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
     caption = f"The best finished trials on more seeds: {f.in_words}{unit and ' in %'}, last round"
@@ -154,13 +155,14 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
     optional = {"last_val_acc", "last_test_acc", "best_val_acc", "comm_mb"} - {first.column}
     lacking = {c for c in optional if len(some) and some[c].isna().all()}
     columns = [column for column in columns if column[1] in some and column[1] not in lacking]
-    scales = [unit_of(source.removeprefix("last_").removeprefix("best_"), percent=True) for _, source, _ in columns]
+    scales = [unit_of(source.removeprefix("last_").removeprefix("best_")) for _, source, _ in columns]
     cells = [
         [_cell(scale * v if unit else v, 2 if unit else digits) for v in some[source]]
         for (_, source, digits), (scale, _, unit) in zip(columns, scales, strict=True)
     ]
     columns = [(f"{c[0]}{unit}", c[1], c[2]) for c, (*_, unit) in zip(columns, scales, strict=True)]
     best = cells[0].index(f.best["trial"]) if f.best is not None and f.best["trial"] in cells[0] else None
+    cells = [[*map(code, of)] if source == "reason" else of for of, (_, source, _) in zip(cells, columns, strict=True)]
     cells[0] = [link(trial, (logs or {}).get(trial)) for trial in cells[0]]
     words = [name for name, source, _ in columns if some[source].infer_objects().dtype.kind not in "iuf"]
     by = {columns[3][0]: "ascending" if first.sign < 0 else "descending"}
@@ -225,7 +227,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         state=state,
         lead=found.outcome * over or done,
         done=done * bool(found.outcome * over),
-        command=provenance.command_again(record),
+        command="" if state in BROKEN_OFF else provenance.command_again(record),
         warnings=warnings,
         tables=folded.pop(""),
         folded=folded,
@@ -233,7 +235,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         figures=report_figures.of_comparison(found),
         searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches.values(), 1)] if with_searches else [],
         provenance=provenance.of(record),
-        advice=advice.of_comparison(record, found.pairs, own) if over else [],
+        advice=advice.of_comparison(record, found.pairs, own) if over else advice.to_resume(run, state, record),
         method=reading.text(files.method_file) if over else "",
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fedtune.core.terminal import several
 
@@ -42,6 +43,14 @@ def part(name: str, *content: Any, **named: Any) -> Markup:
 def link(text: str, address: str | None) -> str:
     """A text that leads to this address, if there is one."""
     return Markup('<a href="{}">{}</a>').format(address, text) if address else text
+
+
+def code(text: str) -> Markup:
+    """A text in which what stands in backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+ENVIRONMENT.filters["code"] = code
 
 
 def embedded(text: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from filelock import FileLock, Timeout
 
 from fedtune.core import about
 from fedtune.core.errors import UserError, shown
-from fedtune.core.terminal import near
+from fedtune.core.terminal import command_line, near
 from fedtune.runs import reading
 
 BYTES = 200  # the longest folder name: files beside it have longer names, and file systems allow 255 bytes
 RECORDS = SEARCH, COMPARISON, REPRODUCTION = ("run.json", "compare.json", "reproduce.json")  # the records' names
 WIDENED = "+widened"  # after the name of a comparison's search that goes on over wider ranges
 AGAIN = "-again"  # after the name of an algorithm that takes part twice, as a control
+OVER = ("finished", "nothing found")  # states of a study that resume does not go on with
+BROKEN_OFF = ("abandoned", "interrupted", "failed")  # states of one that it goes on with
 KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
 
 
@@ -93,11 +95,11 @@ class RunFiles:
         try:
             content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
-            kind, own = kind_of(self.path), self.record_file.name
-            if isinstance(error, FileNotFoundError) and kind:
-                what = f"this takes the folder of {KINDS[own]}, but {near(self.path)} is {KINDS[kind]}'s"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                kind = require_kind(self.path)
+                what = f"this takes the folder of {KINDS[self.record_file.name]}, but"
                 goes_on = "; repeat the command that started it to continue it" * (kind == REPRODUCTION)
-                raise UserError(what + goes_on) from error
+                raise UserError(f"{what} {near(self.path)} is {KINDS[kind]}'s{goes_on}") from error
             raise self.damaged(reading.short(error)) from error
         about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
@@ -172,6 +174,40 @@ class RunFiles:
 def kind_of(folder: Path) -> str | None:
     """The name of the record in a study's folder; None if there is none, or if the folder is closed to this user."""
     return next((name for name in reversed(RECORDS) if os.path.exists(folder / name)), None)
+
+
+def lineage(run: RunFiles) -> Iterator[RunFiles]:
+    """A search, and those that it extends, which lie beside it."""
+    seen: set[str] = set()
+    while run.path.is_dir() and run.name not in seen:
+        yield run
+        seen.add(run.name)
+        earlier = run.record.get("extends")
+        if not earlier:
+            return
+        run = RunFiles(run.path.absolute().parent / Path(earlier).name)
+
+
+def goes_on(study: Path, record: Mapping[str, Any], command: Callable[..., str] = command_line) -> str:
+    """How a study goes on that broke off, in words.  command: writes a command of fedtune."""
+    if to_resume := resumed_as(study, record):
+        return f"{command('resume', to_resume)} continues it"
+    return "the same command with another --name begins it again"
+
+
+def resumed_as(study: Path, record: Mapping[str, Any]) -> Path | None:
+    """What resume takes to go on with a study: its comparison, if it is in one; None for an extension or a replay."""
+    if RunFiles(study.absolute().parent).is_comparison:
+        return study.parent
+    return None if {"extends", "replays"} & record.keys() else study
+
+
+def require_kind(folder: Path, advice: str = "") -> str:
+    """The name of the record in a study's folder; UserError if there is none."""
+    if kind := kind_of(folder):
+        return kind
+    what = f"it has none of {', '.join(RECORDS)}" if os.path.exists(folder) else "it does not exist"
+    raise UserError(f"{near(folder)} is not a study folder: {what}{advice}")
 
 
 def _locked(file: Path) -> FileLock | None:

@@ -24,7 +24,7 @@ from fedtune.runs import logs, reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.reading import rounds_of
 from fedtune.runs.tables import load_clients as clients
-from fedtune.runs.trial_states import trial_statuses
+from fedtune.runs.trial_states import STATUSES, trial_statuses
 
 CONFIG = tables.CONFIG
 __all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "clients", "hyperparameters", "load", "record"]
@@ -46,7 +46,6 @@ TRIALS: dict[str, str] = {  # column -> dtype
     "reason": "str",  # why it failed or diverged
 }
 ROUNDS: dict[str, str] = {"run": "str", "trial": "str", "round": "int64"} | dict.fromkeys(METRICS, "float64")
-STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "paused", "not started"]
 
 
 def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -97,14 +96,15 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     about, files = record(run), RunFiles(run)
-    stale = about.get("state") in ("running", "failed")  # a resumed search still has tables from before
+    state = files.state_in(about)
+    stale = about.get("state") in ("running", "failed")  # earlier versions left tables from before a resume
     over = files.trials_file.exists() and files.rounds_file.exists() and not stale
-    trials, rounds = (over and _tables(files)) or _logs(run, Goal.from_record(about))
+    trials, rounds = (over and _tables(files, state)) or _logs(run, state, Goal.from_record(about))
     dataset = about.get("scenario", {}).get("dataset", "")
     return trials.assign(run=files.name, algorithm=about["algorithm"], scenario=dataset), rounds.assign(run=files.name)
 
 
-def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+def _tables(files: RunFiles, state: str) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """The tables written at a search's end; None if they are damaged and Ray's logs can replace them."""
     try:
         trials, rounds = trials_table(files), rounds_table(files)
@@ -113,6 +113,8 @@ def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame] | None:
             raise
         say(f"note: {error}; meanwhile the trials' own logs are used instead")
         return None
+    if state == "interrupted":  # earlier versions wrote that its open trials were stopped
+        trials = tables.with_open(trials, trial_statuses(files.path, logs.logged(files.path), state))
     return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
 
 
@@ -130,9 +132,9 @@ def _kinds(columns: dict[str, str]) -> dict[str, str]:
     return {n: reading.NUMBER if t in ("int64", "float64") else reading.TEXT for n, t in columns.items()}
 
 
-def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _logs(run: Path, state: str, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
     logged = logs.logged(run)
-    how, rounds = trial_statuses(run, logged), tables.rounds_frame(logged)
+    how, rounds = trial_statuses(run, logged, state), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
     rows = []
     for trial, status in how.items():

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import EXCESSES, WORST, Goal, Objective
-from fedtune.core.terminal import command_line, near, several, short
+from fedtune.core.statistics import unit_of
+from fedtune.core.terminal import near, several, short
 from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
 from fedtune.runs import time_left
 from fedtune.runs.choice import usual_runs
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, search_of, searches_of
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, goes_on, kind_of, search_of, searches_of
 from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import compared_in, rounds_of
-from fedtune.runs.trial_states import ALIVE, trained, trial_statuses
+from fedtune.runs.trial_states import ALIVE, counts_in_words, trained, trial_statuses
 from fedtune.user_code import user_files
 
 SHOWN = 10  # trials in the table
@@ -47,6 +48,7 @@ class BestTrials(NamedTuple):
     title: str
     columns: list[str]
     rows: list[list[str]]
+    value: float  # the first one's objective
 
 
 class Worker(NamedTuple):
@@ -128,19 +130,19 @@ class Reader:
 
     def _comparison(self, files: RunFiles) -> ComparisonStatus:
         record = files.record_with("algorithms", "state")
-        (state, over), folders = state_of(files, record), inner_searches(files.path, record)
-        searches = [self.search(folder) for folder in folders]
+        (now, words), folders = state_of(files, record), inner_searches(files.path, record)
+        searches, over = [self.search(folder) for folder in folders], now != "running"
         rest = [search.left for search in searches if not search.over]
         planned = len(record["algorithms"]) * record.get("searches", 1) * (1 + ("widened" in record))
         evaluated = several(len(list(files.evaluations_folder.glob("*.json"))), "run")
         counted = f"{len(searches)} of {several(planned, 'search')} begun, {evaluated} on fresh seeds done"
         return ComparisonStatus(
             run=files.path,
-            state=state,
+            state=words,
             over=over,
             left=None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest),
             about=f"comparison of {', '.join(compared_in(record))}",
-            counted="its searches are not kept here" if state == "finished" and not searches else counted,
+            counted="its searches are not kept here" if now == "finished" and not searches else counted,
             planned=planned,
             searches=searches,
             called=[search_in_words(folder, record) for folder in folders],
@@ -154,16 +156,17 @@ class Reader:
             budget, rounds = Budget(**record["budget"]), rounds_of(record)
         except (KeyError, TypeError, ValueError) as error:
             raise files.damaged(error) from error
-        (state, over), rungs, goal = state_of(files, record), record.get("rungs") or [], Goal.from_record(record)
-        rows, how = self._read(run, record, budget, over)
+        (now, words), rungs, goal = state_of(files, record), record.get("rungs") or [], Goal.from_record(record)
+        rows, how = self._read(run, rungs, budget, now)
         tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
+        over = now != "running"
         logs_are_gone = over and not how
         counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
-        each = ", ".join(f"{n} {h}" for h, n in counts.items()) or "none begun"
+        each = counts_in_words(counts) or "none begun"
         own = ", ".join(own["name"] for own in record.get("own", []))
         return SearchStatus(
             run=run,
-            state=state,
+            state=words,
             over=over,
             left=None if over else time_left.of_search(files, record, rows, how),
             about=f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}",
@@ -184,12 +187,10 @@ class Reader:
             says=_last_lines(files, how),
         )
 
-    def _read(self, run: Path, record: Mapping[str, Any], budget: Budget, over: bool) -> tuple[Logged, dict[str, str]]:
-        rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, record.get("rungs") or [])
-        how = trial_statuses(run, rows)
-        if over:  # states when the driver stopped; resume continues from there if the search was not over
-            left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
-            how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
+    def _read(self, run: Path, rungs: list[float], budget: Budget, now: str) -> tuple[Logged, dict[str, str]]:
+        rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, rungs)
+        how = trial_statuses(run, rows, now)
+        if now != "running":
             self._followed.pop(run, None)  # or another thread has
         return {trial: some for trial, of in rows.items() if (some := trained(of))}, how
 
@@ -217,28 +218,28 @@ def search_in_words(folder: Path, record: Mapping[str, Any]) -> str:
     return f"{folder.name} ({', '.join(what)})" if what else folder.name
 
 
-def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:
-    """The state in words, and whether the run is over."""
+def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, str]:
+    """The state (`RunFiles.state_in`), and the same in words."""
     state = files.state_in(record)
-    words = f"{GONE}; {command_line('resume', files.path)} continues it" if state == "abandoned" else state
-    return words, state != "running"
+    return state, f"{GONE}; {goes_on(files.path, record)}" if state == "abandoned" else state
 
 
 def _reproduction(files: RunFiles) -> Status:
     record = files.record_with("grid", "state", "runs")
-    (state, over), done = state_of(files, record), len(list(files.runs_folder.glob("*.json")))
-    goes_on = shlex.join(record.get("command", ())) if over and state != "finished" else ""
+    state, done = files.state_in(record), len(list(files.runs_folder.glob("*.json")))
+    over = state != "running"
+    again = shlex.join(record.get("command", ())) if over and state != "finished" else ""
     tables = files.markdown_file if files.markdown_file.exists() else None
     return Status(
         run=files.path,
-        state=GONE if state.startswith(GONE) else state,
+        state=GONE if state == "abandoned" else state,
         over=over,
         left=None if over else time_left.of_reproduction(files, record),
         about=f"reproduction of {record['grid'].get('table')}",
         counted=f"{done} of {several(record['runs'], 'run')} done",
         planned=record["runs"],
         reason=record.get("reason", ""),
-        more=(goes_on and f"{goes_on} continues it", f"tables: {near(tables)}" if tables else ""),
+        more=(again and f"{again} continues it", f"tables: {near(tables)}" if tables else ""),
     )
 
 
@@ -291,12 +292,15 @@ def _best(
     lines = []
     for trial in in_order(last, how, goal, budget)[:SHOWN]:
         row = last[trial]
-        figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
+        figures = [_shown(n, row[a]) if a in row else "" for n, a in decide.items()]
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_keeps(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
         lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
-    return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines) if last else None
+    if not last:
+        return None
+    columns = [column + unit_of(column)[2] * (column not in names) for column in columns]
+    return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines, float(last[lines[0][0]][key]))
 
 
 def in_order(last: Mapping[str, Row], how: Mapping[str, str], goal: Goal, budget: Budget) -> list[str]:
@@ -334,7 +338,13 @@ def _tested(rows: list[Row], name: str) -> str:
     last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""
-    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {last_round([last])})")
+    return _shown(name, last[name]) + ("" if last is rows[-1] else f" (round {last_round([last])})")
+
+
+def _shown(name: str, value: float) -> str:
+    """A metric in a table whose heading has its unit."""
+    scale, form, _ = unit_of(name)
+    return f"{scale * value:{form}}"
 
 
 def last_round(rows: list[Row]) -> int:

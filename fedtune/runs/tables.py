@@ -17,7 +17,7 @@ from fedtune.core.objectives import ACCURACY, BY_ACCURACY, TEST, Goal, Objective
 from fedtune.core.terminal import one_line
 from fedtune.runs import reading, user_copies
 from fedtune.runs.files import RunFiles, write_whole
-from fedtune.runs.trial_states import reason, status
+from fedtune.runs.trial_states import OPEN, reason, status
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -118,6 +118,12 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
         how = "failed" if result.error is not None else status(last) if last else "not started"
         rows.append(trial_row(name, how, result.config or {}, by_trial.get(name), goal, why))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds", "reason"])
+
+
+def with_open(trials: pd.DataFrame, how: Mapping[str, str]) -> pd.DataFrame:
+    """The table of a search that broke off, with the trials as open that had not ended.  how: `trial_statuses`."""
+    left = trials["trial"].map(how).eq(OPEN) & ~trials["status"].isin(["finished", "diverged"])
+    return trials.assign(status=trials["status"].mask(left, OPEN))
 
 
 def trial_row(

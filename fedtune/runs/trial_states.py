@@ -1,20 +1,24 @@
-"""The states of a run's trials: finished, stopped, diverged or failed; or still running, waiting or paused."""
+"""The states of a search's trials: how they ended, or that they run, wait, are paused, or are left open."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-STATUSES = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
+from fedtune.runs.files import OVER
+
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error, which tables call failed
 FAILED = "failed: "  # begins the reason of a run on a fresh seed that did not diverge, but failed
 TRACEBACK = "stack"  # the entry with that error's traceback
 SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
-ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the other states
+ENDED = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
+ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for those that have not
+OPEN = "open"  # the state of those in a search that broke off
+STATUSES = [*ENDED, *ALIVE.values(), OPEN, "not started"]  # in the order in which they are counted
 
 
 def status(result: dict[str, Any]) -> str:
@@ -47,8 +51,11 @@ def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not row.get("diverged")]
 
 
-def trial_statuses(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    """How each trial ended, or that it runs or waits: from Ray's last snapshot and the results logged since."""
+def trial_statuses(run: Path, logged: dict[str, list[dict[str, Any]]], study: str = "running") -> dict[str, str]:
+    """How each trial ended, or that it runs or waits: from Ray's last snapshot and the results logged since.
+
+    study: the search's state.  What had not ended when its driver stopped is stopped if the search is over, else open.
+    """
     states: dict[str, str] = {}
     try:
         for trial in snapshot(run):
@@ -60,7 +67,14 @@ def trial_statuses(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[s
         over = rows[-1].get("diverged") or rows[-1].get("complete") or state == "TERMINATED"
         states[name] = status(rows[-1]) if over else state
     words = {"ERROR": "failed", "TERMINATED": "not started"}  # not started: without any row
+    if study != "running":
+        words |= dict.fromkeys(ALIVE.values(), "stopped" if study in OVER else OPEN)
     return {name: words.get(state, state) for name, state in states.items()}
+
+
+def counts_in_words(counts: Mapping[str, int]) -> str:
+    """How many trials have each state, in words."""
+    return ", ".join(f"{counts[how]} {how}" for how in STATUSES if counts.get(how))
 
 
 def snapshot(run: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import pandas as pd
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, several
-from fedtune.runs import frames, tables
+from fedtune.runs import frames, tables, trial_states
+from fedtune.runs.files import lineage
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
 from fedtune.studies import resuming, search_study
-from fedtune.tuning import plan, schedulers, space_facts
+from fedtune.tuning import plan, schedulers, searchers, space_facts
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.searchers import EXTENDABLE
 
@@ -54,15 +55,15 @@ def more_rounds(
 def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions]:
     run = StudyFolder(path)
     record = resuming.record_of(run, trust, "scheduler", "searcher")
-    moves = schedulers.moves_hyperparameters(record["scheduler"])
-    if moves or record["searcher"] not in EXTENDABLE:
-        how = record["scheduler" if moves else "searcher"]
+    if not searchers.extendable(record["searcher"], record["scheduler"]):
+        how = record["searcher" if record["searcher"] not in EXTENDABLE else "scheduler"]
         raise UserError(
             f"only a search by {', '.join(EXTENDABLE)} can be extended, but {path} used {how}; start a new search"
         )
-    if record["state"] == "running":
+    open_trials = trial_states.OPEN in trial_states.trial_statuses(path, {}, record["state"]).values()
+    if record["state"] == "running" or open_trials:
         raise UserError(
-            f"only a finished search can be extended, but {path} is running; {command_line('resume', path)}"
+            f"only a finished search can be extended, but {path} is {record['state']}; {command_line('resume', path)}"
         )
     try:
         trials, _ = frames.trials_table(run), frames.rounds_table(run)
@@ -100,18 +101,6 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> tuple[plan.
         plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds, saved_round))
         for t in best.itertuples()
     )
-
-
-def lineage(run: StudyFolder) -> Iterator[StudyFolder]:
-    """A run, and those that it extends, which lie beside it."""
-    seen: set[str] = set()
-    while run.path.is_dir() and run.name not in seen:
-        yield run
-        seen.add(run.name)
-        earlier = run.record.get("extends")
-        if not earlier:
-            return
-        run = StudyFolder(run.path.absolute().parent / Path(earlier).name)
 
 
 def checkpoint(

@@ -43,18 +43,18 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         if t["trial"] in length
     ]
     if not tried:
-        raise UserError(f"only a search that has suggestions and rounds can be replayed, but {path} has none")
+        raise UserError(f"only a search that has suggestions and rounds can be repeated, but {path} has none")
     if schedulers.moves_hyperparameters(record["scheduler"]) or any(_continues(run, t.trial) for t in tried):
         raise UserError(
-            f"a trial is replayed from its first round, but trials of {path} continued others (pbt, --rounds); "
-            "replay the first search"
+            f"a trial is repeated from its first round, but trials of {path} continued others (pbt, --rounds); "
+            "repeat the first search"
         )
     whole: dict[str, Any] = {"budget_unit": "rounds", "budget": None, "grace": None, "time_budget": None}
     options = dataclasses.replace(options, objective=options.objective.split(",")[0], **whole)
     planned = plan.make(options, after=plan.EarlierSearch(path, tuple(tried), replayed=True))
     if not planned.workload.traits.repeatable:
         raise UserError(
-            f"a replay compares every number, but {planned.workload.name} has no seed and gives others each time; "
+            f"every number is compared, but {planned.workload.name} has no seed and gives others each time; "
             "write {seed} in its command if it takes one"
         )
     status = search_study.run_with_ray(planned, {"replays": run.name})
@@ -71,7 +71,7 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
     tests = [c for c in columns if c.startswith(TEST)]  # the search may have tested in some rounds only
     far: dict[str, pd.Series] = {}
     if len(names) < len(p.replayed):
-        say(f"replayed: only {len(names)} of {several(len(p.replayed), 'trial')}, because it was interrupted")
+        say(f"repeated: only {len(names)} of {several(len(p.replayed), 'trial')}, because it was interrupted")
         return 1
     for old, new in zip(p.replayed, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
@@ -79,10 +79,10 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
         if not one.equals(other):
             far[old.trial] = _distance(one, other)
     if far:
-        say(f"replayed: {len(far)} of {several(len(p.replayed), 'trial')} have different numbers: {', '.join(far)}")
-        say(f"replayed: {_how_far(list(far.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
+        say(f"repeated: {len(far)} of {several(len(p.replayed), 'trial')} have different numbers: {', '.join(far)}")
+        say(f"repeated: {_how_far(list(far.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
         return 1
-    say(f"replayed: all {several(len(p.replayed), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
+    say(f"repeated: all {several(len(p.replayed), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
 
 

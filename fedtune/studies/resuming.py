@@ -9,6 +9,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs import user_copies
+from fedtune.runs.files import OVER
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import search_study
@@ -30,11 +31,11 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     if run.is_comparison:
         return comparison.resume(path, changed)
     record, options = record_of(run, trust), options_of(run, changed)
-    if record["state"] in ("finished", "nothing found"):
+    if record["state"] in OVER:
         raise UserError(
             f"only an unfinished search can be resumed, but {path} is {record['state']}; --trials +N adds trials"
         )
-    for entry, what in (("extends", "an extension"), ("replays", "a replay")):
+    for entry, what in (("extends", "an extension"), ("replays", "a repetition")):
         if entry in record:
             again = f"repeat it from {record[entry]}, --name OTHER"
             raise UserError(f"{what} of another search cannot be resumed, but {path} is one; {again}")

@@ -13,9 +13,9 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, near, say, several, short
-from fedtune.runs import disk, provenance, reading, tables, user_copies
-from fedtune.runs.files import RunFiles
+from fedtune.core.terminal import near, say, several, short
+from fedtune.runs import disk, provenance, reading, tables, trial_states, user_copies
+from fedtune.runs.files import RunFiles, goes_on
 from fedtune.runs.trial_states import BROKEN, TRACEBACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, verdict
@@ -33,6 +33,7 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
     with ExitStack() as stack:
         if resumed:
             stack.enter_context(p.files.lock())
+            say(f"resuming {near(p.folder)} from its checkpoints")
         trains, options = p.workload.trainer, p.options
         data = trains.load(p.workload, options.data_dir, options.download)
         trains.require(p.workload, data, [*p.choosing, *p.fresh(options.final_seeds)])
@@ -70,7 +71,10 @@ def run_search(
         messages.announce(s)
         tools = stack.enter_context(trackers.opened(p)) if p.options.logger else []
         run.add(**provenance.of_workload(s.workload) | p.to_record() | {"concurrent": s.concurrent} | record)
-        if not resumed:  # not before: a refused search leaves nothing behind
+        if resumed:  # what an earlier driver made of the trials until then
+            for file in (run.trials_file, run.rounds_file, run.front_file, run.best_file):
+                file.unlink(missing_ok=True)
+        else:  # not before: a refused search leaves nothing behind
             run.make()
             stack.enter_context(run.lock())
             if p.own:
@@ -113,14 +117,14 @@ def search_and_check(
 ) -> int:
     """Search, choose the best trial, check it on fresh seeds, and conclude; the exit status."""
     p, ahead = s.plan, final_check.WorkersAhead(s)
-    with _ending_recorded(p, run, watch):
+    with _ending_recorded(run, watch):
         found = _search(s, run, watch, resumed, tools, ahead)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(near(p.folder))
     if found.best is None:
         return _nothing_found(p, run, found)
-    with _ending_recorded(p, run, watch):
+    with _ending_recorded(run, watch):
         best = _choose(s, run, found, ahead)
     if best is None:
         return 1
@@ -133,7 +137,7 @@ def search_and_check(
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
         say(f"folder: {near(p.folder)}")
         return 130
-    with _ending_recorded(p, run, watch):
+    with _ending_recorded(run, watch):
         ahead.wait()
         checked = final_check.check(s, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - found.began, 1))
@@ -154,16 +158,19 @@ def _search(
     grid, reported = driver.fit(s, resumed, watch, tools, also=[ahead])
     rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
+    cut = not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
+    interrupted = cut and not p.options.time_budget
+    if interrupted or watch.fault:
+        trials = tables.with_open(trials, trial_states.trial_statuses(p.folder, dict(reported), "interrupted"))
     reading.write_table(rounds, run.rounds_file)
     reading.write_table(trials, run.trials_file)
     if len(p.goal.objectives) > 1 and len(rounds) and not watch.fault:
         messages.front(p, rounds, trials)
-    cut = not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
-        what = "time budget reached" if p.options.time_budget else _interrupted(p)
+        what = f"interrupted; {_goes_on(run)}" if interrupted else "time budget reached"
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
     best = tables.best_trial(trials, p.budget.unit, p.goal)
-    found = Found(trials, best, _broken(reported), cut and not p.options.time_budget, began)
+    found = Found(trials, best, _broken(reported), interrupted, began)
     run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts)
     return found
 
@@ -179,35 +186,32 @@ def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.Wo
     best, rows = choosing.choose(s, found.trials)
     run.add(choice=rows.to_dict("records"))
     if best is None:
-        run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
         _say_nothing(run, messages.none_stands(rows))
     return best
 
 
 @contextmanager
-def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Iterator[None]:
+def _ending_recorded(run: RunFiles, watch: disk.DiskWatch) -> Iterator[None]:
     """If the search is ended early meanwhile, its record and a message say so."""
 
     def interrupted(why: str) -> None:
         run.write("interrupted", reason=why)
-        say(_interrupted(p))
+        say(f"interrupted; {_goes_on(run)}")
 
     try:
         with interrupting.last_words(interrupted):
             yield
     except KeyboardInterrupt as error:
-        interrupted(type(error).__name__)
-        raise
+        run.write("interrupted", reason=type(error).__name__)
+        raise KeyboardInterrupt(_goes_on(run)) from None
     except BaseException as error:
         watch.look()  # first, as writing the record creates a folder that has vanished
         run.write("failed", reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
-def _interrupted(p: SearchPlan) -> str:
-    if p.after:
-        return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
-    return f"interrupted; {command_line('resume', near(p.folder))} continues it"
+def _goes_on(run: RunFiles) -> str:
+    return goes_on(near(run.path), run.entries)
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:

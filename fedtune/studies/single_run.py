@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fedtune.core.memory import keep_freed_memory
-from fedtune.core.metrics import METRICS, is_own
+from fedtune.core.metrics import METRICS, is_own, is_share
+from fedtune.core.statistics import figure
 from fedtune.core.terminal import progress, say, several
 from fedtune.engine import model_file
 from fedtune.engine.simulation import Simulation
@@ -61,21 +62,22 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
         for _ in range(rounds):
             rows.append(simulation.step())
             metrics = {n: v for n in ("val_acc", "train_loss") if (v := rows[-1][n]) is not None}  # if anybody trained
-            shown = "  ".join(f"{n} {v:.4f}" for n, v in metrics.items())
+            shown = "  ".join(f"{n} {figure(n, v)}" for n, v in metrics.items())
             bar.update(task, advance=1, description=shown)
     return rows
 
 
 def _conclude(last: dict[str, Any], seconds: float) -> None:
-    more = {"test_acc_all": "test_acc over all classes", "test_acc_foreign": "over foreign ones"}
+    in_words = {n: figure(n, v) for n, v in last.items() if is_share(n) and v is not None}
+    more = {"test_acc_all": "test accuracy over all classes", "test_acc_foreign": "over foreign ones"}
     say(
-        f"after {several(last['round'], 'round')} in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "
-        f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "
-        f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
-        + "".join(f"; {words} {last[name]:.4f}" for name, words in more.items() if name in last)
+        f"after {several(last['round'], 'round')} in {seconds:.1f} s: validation accuracy {in_words['val_acc']}, "
+        f"test accuracy {in_words['test_acc']} (std over clients {in_words['test_acc_std']}, worst tenth "
+        f"{in_words['test_acc_worst10']}), {last['comm_mb']:.2f} MB sent and received"
+        + "".join(f"; {words} {in_words[name]}" for name, words in more.items() if name in last)
     )
     own = {n: v for n, v in last.items() if is_own(n)}
     heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_") and k not in METRICS}
-    for title, of in (("metrics of your own", own), ("test_acc by head", heads)):
+    for title, of in (("metrics of your own", own), ("test accuracy by head", heads)):
         if of:
-            say(f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in of.items())}")
+            say(f"{title}: {', '.join(f'{name} {figure(name, value)}' for name, value in of.items())}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedtune.core import statistics
+from fedtune.core.metrics import label
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import figure, gained, number, unit_of
 from fedtune.core.terminal import several
@@ -18,7 +19,7 @@ Table = tuple[str, list[str], list[list[str]]]  # a title, columns, and rows of 
 SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_std": "std over clients",
     "test_acc_worst10": "worst tenth",
-    "test_acc_lowest": "lowest client",
+    "test_acc_lowest": "worst client",
     "test_acc_all": "all classes",
     "test_acc_foreign": "foreign classes",
     "test_acc_rows": "mean over rows",
@@ -35,7 +36,6 @@ class FinalCheck:
     runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason and other metrics
     objective: Objective = ACCURACY  # what was searched for
     repeatable: bool = True  # whether runs have seeds; otherwise they are repetitions
-    percent: bool = False  # whether shares are given in percent, as on a page
 
     @property
     def column(self) -> str:
@@ -45,7 +45,7 @@ class FinalCheck:
     @property
     def what(self) -> str:
         """The metric that the check compares, in words."""
-        return "Test accuracy" if self.column == "test_acc" else self.column
+        return label(self.column)
 
     def of(self, name: str, column: str = "") -> pd.Series:
         """A configuration's values of a metric by seed; NaN where it diverged.  column: by default, the objective's."""
@@ -81,7 +81,7 @@ class FinalCheck:
         values = self.of(name, column)
         if not column and (lost := int(values.isna().sum())):
             return f"{self.loss_word(name)} in {lost} of {len(values)}"
-        return figure(column or self.column, *statistics.mean(values), self.percent)
+        return figure(column or self.column, *statistics.mean(values))
 
     @property
     def paired(self) -> statistics.Difference:
@@ -90,13 +90,13 @@ class FinalCheck:
 
     def difference(self) -> str:
         """The paired difference with its interval, in words."""
-        return gained(self.column, self.paired.mean, self.paired.half, self.percent)
+        return gained(self.column, self.paired.mean, self.paired.half)
 
     def verdict(self) -> str:
         """What was gained and how sure that is, as the first half of a sentence."""
         if len(self.names) < 2:
             return "The tuned configuration is the default one"
-        gain, by = self.paired, f"{self.difference()} in {self.what.replace('Test', 'test')}"
+        gain, by = self.paired, f"{self.difference()} in {self.what}"
         if math.isnan(gain.mean):
             how = f"{self.loss_word(*self.names)} {self.where_text}"
             return f"Runs {how}, so whether tuning gained anything over the default is unknown"
@@ -126,7 +126,7 @@ class FinalCheck:
         if LOWEST in columns and self.runs[LOWEST].equals(self.runs["test_acc_worst10"]):  # of ten clients at most
             del columns[LOWEST]
         of = {n: [self.of(n, c).mean() for c in columns] for n in self.names if columns}
-        rows = [[n, *(figure(*v, percent=self.percent) for v in zip(columns, of[n], strict=True))] for n in of]
+        rows = [[n, *(figure(*v) for v in zip(columns, of[n], strict=True))] for n in of]
         caption = "Test accuracy over clients and classes, means of the same runs"
         return caption, ["configuration", *columns.values()], rows
 
@@ -143,9 +143,10 @@ class FinalCheck:
             rows.append([how, self.difference(), self._listed(self.each, self.ends(*self.names), sign="+"), ""])
         columns = ["configuration", "mean ± 95 % interval", f"each {'seed' if self.repeatable else 'repetition'}"]
         columns += ["MB a run"] * costs
-        return f"{self.what} {self.on_all}, last round", columns, [row[: len(columns)] for row in rows]
+        title = f"{self.what} {self.on_all}, last round"
+        return title[:1].upper() + title[1:], columns, [row[: len(columns)] for row in rows]
 
     def _listed(self, values: pd.Series, ends: pd.Series, column: str = "", sign: str = "") -> str:
-        scale, form, _ = unit_of(column or self.column, self.percent)
+        scale, form, _ = unit_of(column or self.column)
         each = ((scale * v, ends.get(seed)) for seed, v in values.items())
         return "  ".join(str(how) if math.isnan(v) else number(v, f"{sign}{form}") for v, how in each)

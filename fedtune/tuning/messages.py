@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from fedtune.core.metrics import METRIC
+from fedtune.core.metrics import METRIC, label
 from fedtune.core.objectives import BY_ACCURACY
+from fedtune.core.statistics import figure
 from fedtune.core.terminal import command_line, near, say, say_table, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import schedulers, space_facts, verdict
+from fedtune.tuning import schedulers, searchers, space_facts, verdict
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
@@ -32,7 +34,8 @@ def announce(s: StartedSearch) -> None:
     stopping = f"{p.scheduler} lets only the better ones go on after {at}" if stops else f"scheduler {p.scheduler}"
     wanted = f" for {p.goal.in_words}" if p.goal != BY_ACCURACY else ""
     trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {s.concurrent} at once"
-    say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
+    how = f"{p.searcher} proposes values{wanted}, {stopping}"
+    say(f"{trials}; " + (f"each repeats a trial of {near(p.after.folder)}" if p.after and p.replayed else how))
     if p.choosing:
         more = several(len(p.choosing), f"more {p.run_word}")
         runs = several(choice.usual_runs(p.options.choose_seeds), "run")
@@ -45,12 +48,10 @@ def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
     """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
     first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
     each = [f"{p.run_word} {seed}" for seed in p.choosing]
-    shown = [
-        [r["trial"] + " (chosen)" * (r["trial"] == name), *(_cell(float(r[n])) for n in (choice.OWN, *each, first))]
-        for r in rows.to_dict("records")
-    ]
     if _in_comparison(p):  # its report shows the choice
         return
+    figures = rows[[choice.OWN, *each, first]].astype(float).map(partial(figure, first))
+    shown = [[t + " (chosen)" * (t == name), *cells] for t, cells in zip(rows["trial"], figures.values, strict=True)]
     say_table(f"choice by {count}: {first} in the last round", ("trial", "in the search", *each, "mean"), shown)
     for row in rows[rows["reason"] != ""].to_dict("records"):
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
@@ -69,42 +70,45 @@ def none_stands(rows: pd.DataFrame) -> str:
 
 def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int]) -> None:
     """Print the best configuration and its figures."""
-    counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
-    first, which = p.goal.first.name, f"trial {best['trial']}, the best of {trials} ({counts_text})"
-    mean = "" if math.isnan(chosen_by := float(best.get(tables.CHOICE, math.nan))) else _cell(chosen_by)
+    first, ended = p.goal.first.name, trial_states.counts_in_words(counts)
+    which = f"trial {best['trial']}, the best of {trials} ({ended})"
+    mean = "" if math.isnan(chosen_by := float(best.get(tables.CHOICE, math.nan))) else figure(first, chosen_by)
     over = several(p.seeds + len(p.choosing), p.run_word)
     if _in_comparison(p):  # it says the rest once, for all its searches
-        figure = f"{first} {_cell(float(best[tables.final(first)]))}" + f", over {over} {mean}" * bool(mean)
-        return say(f"{which}: {figure}; {listed(config, short)}")
+        scored = f"{label(first)} {figure(first, float(best[tables.final(first)]))}"
+        return say(f"{which}: {scored}{f', over {over} {mean}' * bool(mean)}; {listed(config, short)}")
     found = FinalCheck(checked, p.goal.first, p.workload.traits.repeatable)
     if len(checked):
         say(f"\n{found.verdict()}.")
     else:
         say("\nThe best configuration has not been checked on fresh seeds, so its score below is optimistic.")
     say(f"Best configuration: {listed(config, short)}.")
-    figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
-    figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
+    names = [*(n for n in p.goal.names if n not in (METRIC, *tested)), *[METRIC] * (tables.final(METRIC) in best)]
+    figures = [f"{label(n)} {figure(n, float(best[tables.final(n)]))}" for n in names]
     figures += [test_text(tested)] if tested else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(f"It is {which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
     if mean:
-        say(f"Over {over} its mean {first} is {mean}.")
+        say(f"Over {over} its mean {label(first)} is {mean}.")
     if len(checked):
         _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
     record = p.workload.to_record() | p.goal.to_record()
-    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text())
+    resume = None
+    if searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or space_facts.are_all(p.space, p.trials)):
+        resume = command_line("resume", near(p.folder))
+    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text(), resume)
     for caveat in of_search + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    _say_next(p, config, sum(counts.values()))
+    _say_next(p, config, f"{resume} --trials +{sum(counts.values())}" if resume else "")
 
 
-def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
+def _say_next(p: SearchPlan, config: Config, more: str) -> None:
     folder = near(p.folder)
     say(f"folder: {folder}")
     say("what to do next:")
@@ -115,8 +119,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
         files = "  # with the files in best.yaml" if best.get("files") else ""
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
     todo = {"figures, and what to try": command_line("report", folder), "train the best again": again}
-    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
-        todo |= {"search on": command_line("resume", folder, "--trials", f"+{trials}")}
+    todo |= {"search on": more} if more else {}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
 
@@ -137,7 +140,7 @@ def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
 def test_text(tested: dict[str, Any]) -> str:
     """A trial's figures of test rows in words, with their round if that is not the last.  tested: `tables.tested`."""
     at = f" (round {tested['test_round']})" if "test_round" in tested else ""
-    figures = [f"{name} {value:.4f}" for name, value in tested.items() if name != "test_round"]
+    figures = [f"{label(name)} {figure(name, value)}" for name, value in tested.items() if name != "test_round"]
     return f"{', '.join(figures)}{at}"
 
 
@@ -163,14 +166,10 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     title = f"Pareto front of {' and '.join(names)} over every round of every trial: {several(len(on_front), 'point')}"
     every, rows = max(1, math.ceil(len(on_front) / 12)), []
     for row in on_front[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
-        shown = [_cell(row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
+        shown = [figure(c, row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
         config = tables.plain({n: row.get(tables.CONFIG + n) for n in p.space.names})
         rows.append([*shown, *(short(config.get(n)) for n in p.space.names)])
     say_table(title, (*columns, *p.space.names), rows)
-
-
-def _cell(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.4g}"
 
 
 def listed(values: dict[str, Any], text: Callable[[Any], str] = str) -> str:

@@ -66,6 +66,11 @@ SEARCHERS = tuple(KINDS)
 EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points
 
 
+def extendable(searcher: str | None, scheduler: str | None) -> bool:
+    """Whether a search by these can get more trials; population based training keeps no study that says what it did."""
+    return searcher in EXTENDABLE and not schedulers.moves_hyperparameters(scheduler)
+
+
 def find(name: str) -> SearcherKind:
     """The kind of that name; UserError if there is none."""
     if name not in KINDS:

@@ -20,7 +20,7 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     candidates = tables.ranked(tables.to_choose_from(trials, unit), goal)
     if candidates.empty or not goal.constraints:
         reasons = [r for r in trials["reason"] if r] if len(trials) else []
-        return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
+        return f"no trial reported a finite result{f' (the first: {reasons[0].splitlines()[-1]})' if reasons else ''}"
     excess = sum(candidates[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
     best = candidates.loc[excess.sort_values(kind="stable").index[0]]
     columns = {c.name: c.column for c in goal.constraints} | {o.name: o.column for o in goal.objectives}
@@ -30,9 +30,11 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     return f"none of the {count} satisfies {bounds}; {nearest}: loosen the bound, or widen the space"
 
 
-def caveats(searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
-    """The caveats of one search.  config: its best.  space: domains, as a record has them."""
-    return as_random(searcher, trials, "this as a random search") + at_edges("the best", config, space)
+def caveats(
+    searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str], resume: str | None = None
+) -> list[str]:
+    """The caveats of one search.  config: its best.  space: as a record has it.  resume: as `as_random` takes it."""
+    return as_random(searcher, trials, "this as a random search", resume) + at_edges("the best", config, space)
 
 
 def on_test_rows(record: Mapping[str, Any]) -> list[str]:
@@ -52,14 +54,18 @@ def unseeded(record: Mapping[str, Any]) -> list[str]:
     return [] if record.get("repeatable", True) else [f"{record['algorithm']} {what}"]
 
 
-def as_random(searcher: str, trials: int, which: str) -> list[str]:
-    """A warning if the search ends before, or soon after, its searcher begins to learn.  which: how to read it."""
+def as_random(searcher: str, trials: int, which: str, resume: str | None = None) -> list[str]:
+    """A warning if the search ends before, or soon after, its searcher begins to learn.
+
+    which: how to read it.  resume: the command that gives it more trials; None if there is none, "" if it is not over.
+    """
     kind = searchers.KINDS.get(searcher)
     enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
     if not kind or trials >= enough:
         return []
     begun = f"with {several(trials, 'trial')} {searcher} has hardly begun to learn"
-    return [f"{begun} (its first {kind.startup} are random): read {which}, or give --trials {enough}"]
+    more = f"it {enough - trials} more: {resume} --trials +{enough - trials}" if resume else f"--trials {enough}"
+    return [f"{begun} (its first {kind.startup} are random): read {which}" + f", or give {more}" * (resume != "")]
 
 
 def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:

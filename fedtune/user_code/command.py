@@ -109,8 +109,8 @@ def guarded(main: Command) -> Command:
         try:
             os.getcwd()  # libraries abort without one
             return main(argv)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+        except KeyboardInterrupt as error:  # it may hold what to do next
+            print("; ".join(["interrupted", *map(str, error.args)]), file=sys.stderr)
             return 130
         except Exception as error:
             if isinstance(error, BrokenPipeError) and _reader_is_gone():

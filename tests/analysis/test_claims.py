@@ -207,7 +207,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
         in (out / "gfpl-claims-digits.md").read_text()
     )
     assert "| C7, n |" in capsys.readouterr().out
-    assert claims.main([str(tmp_path)]) == 2 and "reproduce.json is missing or damaged" in capsys.readouterr().err
+    assert claims.main([str(tmp_path)]) == 2 and "is not a study folder: it has none of" in capsys.readouterr().err
 
 
 def test_a_table_that_no_claim_is_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -231,7 +231,7 @@ def test_clients_stand_by_accuracy_and_those_of_several_seeds_are_counted_once()
     accuracies = pd.DataFrame({"client": range(20), "test_acc": [((7 * i) % 20) / 20 for i in range(20)]})
     figure = plots.per_client(accuracies)
     assert list(figure.data[0].y) == [i / 20 for i in range(20)]
-    assert "n = 20 clients; mean 0.475, worst tenth 0.025" in title(figure)
+    assert "n = 20 clients; mean 47.50 %, worst tenth 2.50 %" in title(figure)
     each = itertools.product(("best", "default"), (1, 2, 3), range(4))
     runs = pd.DataFrame(each, columns=["configuration", "seed", "client"]).assign(test_acc=0.5)
     assert "n = 4 clients on each of 3 seeds" in title(plots.per_client(runs, by="configuration"))
@@ -418,9 +418,9 @@ def test_the_worst_tenth_of_several_seeds_is_that_of_the_table_of_fresh_seeds() 
     rows = [{"client": i, "seed": seed, "test_acc": a} for seed, of in each.items() for i, a in enumerate(of)]
     table = [accuracy("test", {"": 100 * torch.tensor(a)}, torch.full((len(a),), 100), len(a)) for a in each.values()]
     mean, worst = (np.mean([row[name] for row in table]) for name in ("test_acc", "test_acc_worst10"))
-    assert (round(mean, 3), round(worst, 3)) == (0.792, 0.325)
+    assert (round(mean, 4), round(worst, 4)) == (0.7925, 0.325)
     note = title(plots.per_client(pd.DataFrame(rows)))
-    assert "n = 20 clients on each of 2 seeds; mean 0.792, worst tenth 0.325" in note
+    assert "n = 20 clients on each of 2 seeds; mean 79.25 %, worst tenth 32.50 %" in note
 
 
 def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:
@@ -429,7 +429,7 @@ def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:
     assert list(best.x) == ["1", "2"] and list(best.y) == ["p", "q"]
     assert np.array(best.z)[0].tolist() == [0.6, 0.5] and np.isnan(best.z[1][0])
     assert np.array(mean.z)[0].tolist() == pytest.approx([0.4, 0.5])
-    assert [list(row) for row in best.text] == [["0.600<br>n = 2", "0.500<br>n = 1"], ["", "0.700<br>n = 1"]]
+    assert [list(row) for row in best.text] == [["60.0 %<br>n = 2", "50.0 %<br>n = 1"], ["", "70.0 %<br>n = 1"]]
     stopped = trials.assign(status=["finished", "stopped", "finished", "diverged"])
     (best,) = plots.interaction(stopped, "n", "s").data  # the mean of one is the same
     assert np.array(best.z).tolist() == [[0.2, 0.5]]
@@ -457,6 +457,8 @@ def test_a_comparison_shows_the_tuned_mean_with_its_interval_and_the_default() -
     assert list(tuned.x) == list(default.x) == pytest.approx([100 * m.mean for m in want])
     assert list(tuned.error_x.array) == pytest.approx([100 * m.half for m in want]) and default.error_x.array is None
     assert list(figure.layout.yaxis.ticktext) == ["gfpl", "fedavg"] and "n = 3 seeds" in title(figure)
+    by_search = plots.comparison(EVALUATIONS.assign(search=EVALUATIONS["seed"]))
+    assert "n = 3 searches" in title(by_search), "of one seed each"
     told = [(a.text, a.y) for a in figure.layout.annotations]
     assert told == [("default diverged in 1 of 3", 1.28), ("tuned diverged in 1 of 3", 0.72)]
     assert not plots.comparison(EVALUATIONS).layout.annotations
@@ -608,7 +610,7 @@ def test_where_few_finished_the_last_round_that_enough_reached_counts() -> None:
             )
         )
     figure = plots.slices(study)
-    assert sorted(figure.data[0].y) == pytest.approx([i / 100 + 0.4 for i in range(9)])
+    assert sorted(figure.data[0].y) == pytest.approx([i + 40 for i in range(9)])
     assert "n = 9 trials of 24, by accuracy after round 4: only 3 finished" in title(figure)
     assert plots.importance(study).data[0].x == (1,)
 

@@ -504,7 +504,7 @@ def test_after_a_whole_table_comes_a_comparison_that_can_be_pasted(name: str, mo
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("gfpl-tabel1", "did you mean 'gfpl-table1'?"),
+        ("gfpl-tabel1", "did you mean 'gfpl-table1' or "),
         ("gfpl-table1 --dataset mist", "did you mean 'mnist'?"),
         ("gfpl-common --dataset mnist", "trained on fashion-mnist"),
         ("gfpl-fig6", "mnist is absent"),

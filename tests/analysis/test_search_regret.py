@@ -154,7 +154,7 @@ def test_a_grid_is_trained_once_and_searched_from_the_command_line(
     one, two = (tabulated.read(tmp_path / f"{n}.parquet") for n in ("one", "two"))
     assert np.array_equal(one.values, two.values) and one.values.shape == (3, 2, 2, 3)
     assert one.about["scenario_name"] == "digits-w4" and one.about["command"]
-    assert one.default == (1, 0)  # lr 0.1, one epoch
+    assert one.default == (0, 0)  # nearest to lr 0.03, one epoch
     capsys.readouterr()
     line = f"{tmp_path}/one.parquet --searcher random,tpe --scheduler none,asha --budget 4 --searches 3 --processes 1"
     assert simulate.main(f"{line} -o {tmp_path}/all.csv".split()) == 0

@@ -194,6 +194,24 @@ def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> N
     ray_internals.end_dashboard()  # it has ended already
 
 
+def test_lines_of_a_dashboard_that_does_not_start_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[logging.LogRecord] = []
+
+    def start_api_server(**_: Any) -> None:
+        services.logger.error("Failed to start the dashboard")
+        raise Exception("its log")
+
+    assert "logger.error(" in inspect.getsource(services.start_api_server), "see start_dashboard"
+    node = SimpleNamespace(start_monitor=lambda: None, start_api_server=start_api_server)
+    monkeypatch.setattr(worker, "_global_node", node)
+    monkeypatch.setattr(services.logger, "handle", printed.append)
+    with pytest.raises(Exception, match="its log"):
+        ray_internals.start_dashboard()
+    assert not printed
+    services.logger.error("of something else")
+    assert len(printed) == 1
+
+
 def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tune_controller.logger.name.startswith(ray_internals.STACKS)
     assert ray_internals.STACKS_VARIABLE in inspect.getsource(tune_controller)

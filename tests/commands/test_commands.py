@@ -66,7 +66,7 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
         {k: v for k, v in r.items() if k not in clocks} for r in here
     ]
     out = capsys.readouterr().out
-    assert f"val_acc {here[-1]['val_acc']:.4f}" in out
+    assert f"validation accuracy {100 * here[-1]['val_acc']:.2f} %" in out
 
 
 def test_a_run_that_diverges_ends_with_one_line_and_status_1(capsys):

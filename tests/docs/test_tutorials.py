@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,11 @@ import pandas as pd
 import pytest
 from support.ports import free_port
 
+from fedtune.commands import compare, search
 from fedtune.runs.folder import StudyFolder
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.search import SearchOptions
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 RUN = {  # words of a page -> what the tests run instead: for time, and so that nobody else is in the way
@@ -81,6 +86,24 @@ def test_every_tutorial_is_run_and_says_what_it_gives() -> None:
     for name, text in pages.items():
         opening = text.split("\n## ")[0]
         assert "At the end you " in opening and "\nYou need " in opening and "minutes" in opening, name
+
+
+def test_a_slow_machines_options_go_with_the_commands_that_they_are_for() -> None:
+    """Those of the first search with every tutorial's, since its page says so."""
+    quick = {page: re.findall(r"slow machine, add `(.*?)`", (TUTORIALS / f"{page}.md").read_text()) for page in RUN}
+    assert all(map(len, (quick["first-search"], quick["comparison"])))
+    for page in RUN:
+        text = (TUTORIALS / f"{page}.md").read_text().replace("\\\n", " ")
+        for line in re.findall(r"^fedtune search (.*)$", text, re.M):
+            words = search.parser().parse_args(shlex.split(f"{line} {quick['first-search'][0]}"))
+            fields = {"trials": 3, "final_seeds": 2, "dashboard": False}
+            given = arguments.given(words, SearchOptions)
+            assert given["fields"]["rounds"] == "8" and fields.items() <= given.items()
+        for line in re.findall(r"^fedtune compare (.*)$", text, re.M) if quick[page] else ():
+            words = compare.parser().parse_args(shlex.split(f"{line} {quick[page][0]}"))
+            fields = {"trials": 3, "searches": 2, "seeds": 3, "dashboard": False}
+            given = arguments.given(words, ComparisonOptions)
+            assert given["fields"]["rounds"] == "4" and fields.items() <= given.items()
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [line for line in lines if not line.startswith("passed ")] == [
         "skipped  checkpoint       it has none, or one report only: a trial that is interrupted begins again"
     ]
-    assert end.startswith("all 8 checks passed (")
+    assert end.startswith("8 checks passed, 1 skipped (")
     runs = ("the defaults", "the same again", "another seed", "lr = 1.0", "lam = 9")
     assert told.splitlines() == [f"run {i}: {what}" for i, what in enumerate(runs, 1)]
 

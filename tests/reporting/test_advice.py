@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import shlex
@@ -15,12 +16,14 @@ from scipy import special
 
 from fedtune.analysis.plots import RESAMPLES, Importance
 from fedtune.commands import resume, search
+from fedtune.core.about import FORMAT
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.objectives import ACCURACY
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.reporting import advice
 from fedtune.reporting.findings import Findings
+from fedtune.runs.files import write_json
 from fedtune.runs.provenance import of_workload
 from fedtune.tuning import ranges, space_types
 from fedtune.tuning.checked import FinalCheck
@@ -39,7 +42,8 @@ def made(
 ) -> Findings:
     """A search whose finished trials have these scores, and whose check has these differences of best and default."""
     experiment = Experiment(algorithm="fedproto", scenario=Scenario(clients=5, rounds=6))
-    record = of_workload(experiment) | {"command": COMMAND, "space": SPACE, "trials": len(values), "state": "finished"}
+    record = of_workload(experiment) | {"command": COMMAND, "space": SPACE, "trials": len(values), "state": state}
+    record |= {"searcher": "tpe", "scheduler": "asha"}
     record["declared"] = {name: experiment.hyperparameters()[name].to_record() for name in SPACE}
     config = INSIDE | (config or {})
     trials = pd.DataFrame({"trial": [f"t{i}" for i in range(len(values))], "last_val_acc": values})
@@ -71,8 +75,8 @@ def todo(found: list[advice.Advice]) -> list[str]:
 def takes(command: str) -> Any:
     """The arguments of a search's command, as fedtune reads them."""
     words = shlex.split(command)
-    assert words[:3] == ["python", "-m", "fedtune.search"] and "--name" not in words, "the old folder is there by now"
-    return search.parser().parse_args(words[3:])
+    assert words[:2] == ["fedtune", "search"] and "--name" not in words, "the old folder is there by now"
+    return search.parser().parse_args(words[2:])
 
 
 # ranges ---------------------------------------------------------------------------------------------------------------
@@ -173,9 +177,39 @@ def test_what_more_is_advised(values, differences, more, todo):
 
 def test_a_best_far_above_the_others_asks_for_trials():
     (found,) = advice.seeds_or_trials(made(FAR, SPREAD))
-    assert found.todo == "Give more trials"
-    words = shlex.split(found.command)
-    assert resume.parser().parse_args(words[words.index("resume") + 1 :]).trials == len(FAR)
+    assert found.todo == "Give more trials" and found.command == "fedtune resume run --trials +8"
+    assert resume.parser().parse_args(shlex.split(found.command)[2:]).trials == len(FAR)
+    for lacks in ({"searcher": "grid"}, {"scheduler": "pbt"}):  # resume would refuse
+        (found,) = advice.seeds_or_trials(made(FAR, SPREAD, **lacks))
+        assert found.todo == "Give more trials" and takes(found.command).trials == 2 * len(FAR)
+
+
+@pytest.mark.parametrize("state", ["interrupted", "abandoned", "failed"])
+def test_a_search_that_broke_off_goes_on_first(state, tmp_path):
+    for best in ([0.9, 0.8], []):
+        (found,) = advice.of_search(made(best, state=state), None)
+        assert found.command == "fedtune resume run" and not found.why.count("trials")
+    assert advice.of_search(made([0.9, 0.8], state=state, extends="x"), None) == [], "resume refuses it"
+    (tmp_path / "compare.json").write_text("{}")
+    inside = dataclasses.replace(made([0.9, 0.8], state=state, extends="x"), run=tmp_path / "fedproto+widened")
+    (found,) = advice.of_search(inside, None)
+    assert found.command == f"fedtune resume {tmp_path}", "the comparison goes on with its searches"
+    assert advice.seeds_or_trials(dataclasses.replace(inside, state="finished")) == [], "it checks them, too"
+
+
+def test_an_extension_is_searched_again_by_the_first_searchs_command(tmp_path):
+    for name, record in (
+        ("first", {"command": COMMAND}),
+        ("second", {"command": ["fedtune", "resume", "first", "--trials", "+8"], "extends": "first"}),
+    ):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "run.json", {"format": FORMAT} | record)
+    longer = dataclasses.replace(made([0.5, 0.6], config={"lam": 9.9}, extends="second"), run=tmp_path / "second")
+    assert takes(advice.wider_ranges(longer)[0].command).vary == ["lam=0.1..50 log"]
+    (tmp_path / "first" / "run.json").unlink()
+    assert advice.wider_ranges(longer)[0].command == ""
+    (tmp_path / "first").rmdir()
+    assert advice.wider_ranges(longer)[0].command == "" and advice.wider_ranges(longer)[0].todo.startswith("Widen lam")
 
 
 def test_the_last_doubling_is_what_drawing_halves_would_give():
@@ -250,7 +284,7 @@ def test_a_comparison_that_cannot_tell_asks_for_twice_the_searches_from_other_se
     untold = pairs(("a", "b", 0.025, 0.03, "cannot be told"), ("a", "c", 0.09, 0.1, "cannot be told"))
     (found,) = advice.more_searches(COMPARED | {"margin": 0.005}, untold)
     assert found.todo == "Search each algorithm 6 times, from other seeds: that may tell a and b apart"
-    assert found.command == "python -m fedtune compare --algos a,b,c --searches 6 --seed 100007"
+    assert found.command == "fedtune compare --algos a,b,c --searches 6 --seed 100007"
     (found,) = advice.more_searches(COMPARED | {"searches": 12}, untold)
     assert found.todo == "Leave a and b undecided" and not found.command
     clear = pairs(("a", "b", 0.05, 0.01, "larger"), ("b", "c", 0.001, 0.2, "cannot be told"))

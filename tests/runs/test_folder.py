@@ -34,13 +34,11 @@ def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [(None, "No such file"), ("{", "Expecting"), ("[]", "not a mapping"), ("", "Expecting"), ("\xff", "")],
+    ("text", "why"), [("{", "Expecting"), ("[]", "not a mapping"), ("", "Expecting"), ("\xff", "")]
 )
-def test_a_damaged_record_is_one_line(text: str | None, why: str, tmp_path: Path) -> None:
+def test_a_damaged_record_is_one_line(text: str, why: str, tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
-    if text is not None:
-        run.record_file.write_bytes(text.encode("latin-1"))
+    run.record_file.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError) as caught:
         run.record  # noqa: B018
     assert str(caught.value).startswith(f"{tmp_path} is not a study folder: run.json is missing or damaged (")

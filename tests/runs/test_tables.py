@@ -108,6 +108,14 @@ def test_the_best_is_chosen_among_the_longest_by_validation(rows, best):
     assert (None if found is None else found["trial"]) == best
 
 
+def test_open_are_those_that_had_not_ended_by_what_they_reported():
+    """Ray's snapshot may be older than a trial's last report; a failed trial's next try may have been waiting."""
+    statuses = ["finished", "stopped", "not started", "failed", "stopped", "diverged", "stopped"]
+    table = frame(*[(name, status, 1, 0.5, 1.0) for name, status in zip("abcdefg", statuses, strict=True)])
+    found = tables.with_open(table, dict.fromkeys("abcdf", "open") | {"e": "stopped"})["status"].tolist()
+    assert found == ["finished", "open", "open", "open", "stopped", "diverged", "stopped"]
+
+
 def test_status_and_short():
     assert status({"complete": True}) == "finished" and status({"complete": False}) == status({}) == "stopped"
     assert status({"diverged": True}) == "diverged"

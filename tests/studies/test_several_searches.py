@@ -171,7 +171,8 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert "3 algorithms (local, the baseline fedavg, the control fedavg-again) × 2 searches × 2 trials = 12" in said
     assert "6 of 6 searches: fedavg-again+2 (the control, search 2 of 2)" in said
     end = said[said.index("can be told apart" if "can be told" in said else "ranks first") :].split("\n")
-    assert "2 searches, of each the mean over 2 fresh seeds" in said and len(end) < 25
+    assert "2 searches, of each the mean over 2 fresh seeds" in " ".join(said.split()) and len(end) < 25
+    assert said.count("the best of 2 trials (2 finished): val_acc 0.") == 6, "a line for each search"
     found = pd.read_parquet(folder / "evaluations.parquet")
     assert found.groupby("search")["seed"].unique().map(list).to_dict() == {1: [1, 2], 2: [4, 5]}
     assert found[found["chosen"]].groupby(["algorithm", "search"]).size().tolist() == [2] * 6

@@ -79,7 +79,7 @@ class Browser:
             self.do(self.find(xpath) + "/click")
 
     def find(self, xpath: str) -> str:
-        wait_for(lambda: self.do("elements", using="xpath", value=xpath))
+        wait_for(lambda: self.do("elements", using="xpath", value=xpath), seconds=120)
         return "element/" + next(iter(self.do("element", using="xpath", value=xpath).values()))
 
     def errors(self) -> list[str]:

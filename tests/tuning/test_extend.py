@@ -105,7 +105,7 @@ def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pyt
     assert replay.main([str(other), "--no-dashboard"]) == 1
     said = capsys.readouterr().out
     assert f"1 of {len(before.trials)} trials have different numbers: {before.trials['trial'][1]}" in said
-    assert "replayed: the largest relative difference is 0.9, in val_acc\n" in said  # and nothing is another than then
+    assert "repeated: the largest relative difference is 0.9, in val_acc\n" in said  # and nothing is another than then
 
 
 def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:

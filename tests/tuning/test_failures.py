@@ -309,7 +309,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "searcher's state of garbage": (garbage("searcher-state*"), LOST + "searcher-state-"),
     "search generator's state cut off": (cut("search_gen_state*"), LOST + "search_gen_state-"),
     "record of garbage": (garbage("run.json"), "run.json is missing or damaged"),
-    "record gone": (lambda run: (run / "run.json").unlink(), "run.json is missing or damaged"),
+    "record gone": (lambda run: (run / "run.json").unlink(), "is not a study folder: it has none of run.json, "),
     "record without options": (record(options=None), "does not say how the search was started"),
     "record with other options": (record(options=[1, 2]), "its options: should be a valid dictionary"),
     "record with unknown options": (record(options={"colour": "red"}), "that this fedtune does not know: colour"),

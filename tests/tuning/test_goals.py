@@ -15,7 +15,7 @@ from support.searches import QUICK, searched
 
 from fedtune.commands import status
 from fedtune.core.budget import Budget
-from fedtune.core.metrics import LOSS_CAP
+from fedtune.core.metrics import LOSS_CAP, label
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, parse
 from fedtune.runs import frames, logs, tables
 from fedtune.runs.folder import StudyFolder
@@ -207,7 +207,7 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
     some = verdict.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
     assert some.startswith("none of the 2 longest trials satisfies comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
-    assert verdict.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
+    assert verdict.nothing(goal, "rounds", failed) == "no trial reported a finite result (the first: nan in round 2)"
     assert verdict.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
 
 
@@ -264,7 +264,9 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
     p: Any = SimpleNamespace(goal=goal, run_word="seed", workload=workload)
     messages._say_checked(p, FinalCheck(pd.DataFrame(rows), goal.first))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == [tested, "on", "3", "fresh", "seeds,", "last", "round"]
+    assert lines[0].strip().lower() == f"{label(tested)} on 3 fresh seeds, last round"
     best = next(line for line in lines if "best" in line)
-    assert "0.5200 ± 0.0248" in best and "0.5100  0.5200  0.5300" in best
-    assert any("best: test accuracy" in line and "0.9000 ± 0.0000" in line for line in lines)
+    share = name.startswith("val_acc")
+    assert ("52.00 ± 2.48 %" if share else "0.5200 ± 0.0248") in best
+    assert ("51.00  52.00  53.00" if share else "0.5100  0.5200  0.5300") in best
+    assert any("best: test accuracy" in line and "90.00 ± 0.00 %" in line for line in lines)

@@ -69,7 +69,7 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_best_so_fa
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
     best, running, mark = (line.split() for line in got.splitlines()[2:])
-    assert running == ["d", "3/5", "0.6500", "4"] and best == "* a 2/5 0.6000 0.5".split()
+    assert running == ["d", "3/5", "65.00", "4"] and best == "* a 2/5 60.00 0.5".split()
     assert mark == "* the best so far".split()
 
 
@@ -115,9 +115,9 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     follow(made())
     assert capsys.readouterr().err.splitlines() == [
-        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best so far 0.6000 (a)",
-        "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500 in the last; best so far 0.6000 (a)",
-        "[0:00] 4/6 c failed before its first round ended; best so far 0.6000 (a)",
+        "[0:00] 2/6 a finished after 2 rounds, val_acc 60.00 % in the last; best so far 60.00 % (a)",
+        "[0:00] 3/6 b diverged after 1 round, val_acc 65.00 % in the last; best so far 60.00 % (a)",
+        "[0:00] 4/6 c failed before its first round ended; best so far 60.00 % (a)",
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_notebooks_cell_is_replaced_as_the_search_goes_on(monkeypatch: pytest.
     view = made("<gfpl> own[/x].py")
     with view.window:
         follow(view)
-    assert "0/6 trials" in pages[0] and "4/6 trials" in pages[-1] and "0.6500" in pages[-1] and len(pages) > 4
+    assert "0/6 trials" in pages[0] and "4/6 trials" in pages[-1] and "65.00" in pages[-1] and len(pages) > 4
     assert pages[0].startswith("<pre>") and "&lt;gfpl&gt; own[/x].py" in pages[0]
 
 

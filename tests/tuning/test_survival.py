@@ -37,15 +37,16 @@ from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
-from fedtune.runs import logs
-from fedtune.runs.files import RunFiles
+from fedtune.runs import frames, logs
+from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.folder import StudyFolder
-from fedtune.studies import final_check, resuming
-from fedtune.tuning import searchers
+from fedtune.studies import final_check, resuming, search_study
+from fedtune.tuning import driver, saved_state, searchers
 from fedtune.tuning.space import Space
 
 # a record of a search, but for its state
 BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {{}}, %s}}'
+OPTIONS = {"algo": "fedavg", "space": "default"}
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -63,6 +64,27 @@ def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     assert_as_undisturbed(run, undisturbed)
     assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
     assert resume.main([str(run)]) == 2 and "is finished; --trials +N" in capsys.readouterr().err
+
+
+def test_what_an_earlier_driver_concluded_is_gone_once_a_search_goes_on(
+    interrupted: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """However that ends, its tables do not tell of the trials before.  With open trials it is not extended."""
+    files = RunFiles(copy_to(tmp_path, interrupted[20]))
+    concluded = [files.trials_file, files.rounds_file, files.front_file, files.best_file]
+    for file in concluded:
+        file.write_text("from before")
+    write_json(files.record_file, files.record | {"state": "interrupted"})
+    assert resume.main([str(files.path), "--trials", "2"]) == 2
+    assert re.search("is interrupted; .*fedtune resume ", capsys.readouterr().err) and files.trials_file.exists()
+
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "fit", ended)
+    assert resume.main([str(files.path), "--no-dashboard"]) == 130
+    assert files.record["state"] == "interrupted" and not any(file.exists() for file in concluded)
+    assert frames.load(files.path)[0]["status"].value_counts()["open"] > 0
 
 
 @pytest.mark.long  # a search of Ray's
@@ -122,7 +144,7 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     monkeypatch.setattr(RunFiles, "driven", True)
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "4 of 5 trials: 1 finished, 1 stopped, 1 running, 1 diverged" in said
+    assert "4 of 5 trials: 1 finished, 1 stopped, 1 diverged, 1 running" in said
     assert "rung at round 3: reached by 3, 2 went on" in said
     shown = [line.split()[:4] for line in said.splitlines() if line.split()[:1] and line.split()[0] in "abcd"]
     assert shown == [
@@ -136,7 +158,7 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("running", "interrupted"))
     assert status.main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "interrupted" in said and "1 finished, 1 stopped, 1 open, 1 diverged" in said and " left" not in said
+    assert "interrupted" in said and "1 finished, 1 stopped, 1 diverged, 1 open" in said and " left" not in said
 
 
 def test_a_search_without_rounds_has_a_status(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -204,6 +226,21 @@ def test_a_run_that_cannot_be_resumed_is_refused(
     assert resume.main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert pd.Series([error]).str.contains(message).all() and error.count("\n") == 1
+
+
+def test_what_is_ended_while_it_is_resumed_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "run.json").write_text(json.dumps(json.loads(BEGUN % '"state": "running"') | {"options": OPTIONS}))
+    monkeypatch.setattr(saved_state, "require_state", lambda path: None)
+    monkeypatch.setattr(search_study, "connected", ended)
+    assert resume.main([str(tmp_path)]) == 130
+    said = capsys.readouterr()
+    assert said.out == f"resuming {tmp_path} from its checkpoints\n"
+    assert re.fullmatch(f"interrupted; .*fedtune resume {tmp_path} continues it\n", said.err)
 
 
 def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +323,7 @@ def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
         assert search.main(f"{SHORT} --trials 1 --final-seeds 1 --storage-path {tmp_path}".split()) == 130
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (record["state"], record["reason"]) == ("interrupted", "KeyboardInterrupt")
-    assert re.search("interrupted; .*fedtune resume", capsys.readouterr().out)
+    assert re.search("interrupted; .*fedtune resume", capsys.readouterr().err)
     assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["state"] == "finished" and record["final"]

@@ -32,7 +32,8 @@ def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[s
         (UserError("a\n b"), 2, "error: a b"),
         (UserError("\x1b[2Jred \u202e"), 2, r"error: \\x1b\[2Jred \\u202e"),
         (Diverged("in round 3"), 1, "stopped: in round 3"),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted$"),
+        (KeyboardInterrupt("fedtune resume x continues it"), 130, "interrupted; fedtune resume x continues it$"),
         (
             FileNotFoundError(errno.ENOENT, "No such file", "a.x"),
             2,
@@ -128,10 +129,15 @@ def test_words_that_only_look_like_options_stay_what_they_are() -> None:
     assert (got.program, got.low, got.rest) == ("--lr {lr} x.py", -0.5, ["--unheard-of"])
 
 
-def test_many_names_are_the_nearest_three_and_where_to_see_all() -> None:
+def test_many_names_are_up_to_three_similar_ones_and_where_to_see_all() -> None:
     names = [f"scenario-number-{i:03}" for i in range(300)]
-    line = str(unknown("scenario", "scenario-number-7", names, "fedtune list"))
-    assert line.endswith("; fedtune list shows all 300") and len(line) < 250 and line.count("scenario-number-") == 5
+    similar = str(unknown("scenario", "scenario-number-07", names, "fedtune list"))
+    said = "did you mean 'scenario-number-070' or 'scenario-number-071' or 'scenario-number-072'?"
+    assert similar == f"unknown scenario 'scenario-number-07': {said} all 300 are in fedtune list"
+    assert str(unknown("scenario", "q", names, "fedtune list")) == "unknown scenario 'q': all 300 are in fedtune list"
+    line = str(unknown("scenario", "q", names))
+    assert line.startswith("unknown scenario 'q': known are scenario-number-000, scenario-number-001, ")
+    assert line.endswith(", … (300 in all)") and len(line) < 250
     assert str(unknown("kind", "c", ["a", "b"])) == "unknown kind 'c': known are a, b"
     assert str(unknown("kind", "aa", {"b": 1, "a": 2})) == "unknown kind 'aa': did you mean 'a'? known are a, b"
     assert len(str(unknown("scenario", "x" * 10**6, names))) < 400

@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import few, near
 from fedtune.runs import overview, reading
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, require_kind
 from fedtune.runs.overview import GONE, Reader, SearchStatus
 
 
@@ -38,15 +38,10 @@ class StudyFolders:
         numbered = [f"{name}-{n + 1}" if n else name for name, n in zip(names, before, strict=True)]
         self._storage, self._given = storage, dict(zip(numbered, given, strict=True))
         for run in given:
-            if kind_of(run) is None:
-                here = f"; {near(storage)} has {few([*_in(storage)])}" if _in(storage) else ""
-                raise UserError(f"RUN must be the folder of a run, but {near(run)} has no record of one{here}")
+            require_kind(run, f"; {near(storage)} has {few([*_in(storage)])}" if _in(storage) else "")
         if not self.all():
             what = "does not exist" if not storage.is_dir() else "holds no run"
-            raise UserError(
-                f"there is nothing to watch: {near(storage)} {what} yet; start a search with fedtune search --algo "
-                "fedproto, or name another folder with --storage-path"
-            )
+            raise UserError(f"nothing to watch: {near(storage)} {what} yet; start a search, or give --storage-path")
 
     def all(self) -> dict[str, Path]:
         """Name and folder of every run, as they are now."""
@@ -99,8 +94,7 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
         status = reader.read(run)
         done = status.counted.partition(":")[0]
         if isinstance(status, SearchStatus) and status.best:
-            value = status.best.rows[0][status.best.columns.index(metric)]
-            best = float(value) if value else None
+            best = status.best.value
     minutes = float(f"{record['seconds'] / 60:.3g}") if "seconds" in record else None
     started = record.get("started", "").replace("T", " ")[:16]
     state = GONE if state == "abandoned" else state

@@ -18,7 +18,7 @@ from fedtune.reporting.watch import history, trial_log
 from fedtune.reporting.watch.history import StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
-from fedtune.runs.overview import BestTrials, ComparisonStatus, Reader, SearchStatus, Status
+from fedtune.runs.overview import ComparisonStatus, Reader, SearchStatus, Status
 from fedtune.runs.trial_states import ALIVE
 
 MOST = 12  # runs that are shown together
@@ -43,7 +43,7 @@ def of_history(runs: StudyFolders, reader: Reader) -> Page:
         rows = []
         for row in sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True):
             box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
-            scale, form, unit = unit_of(row.metric, percent=True)
+            scale, form, unit = unit_of(row.metric)
             named, best = (
                 link(row.name, run_address(row.name)),
                 "" if row.best is None else f"{scale * row.best:{form}}",
@@ -94,7 +94,7 @@ def _state(name: str, run: Path, status: Status) -> str:
 def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable]:
     tables = []
     if status.best:
-        best = _in_percent(status.best)
+        best = status.best
         title = f"{'Best trials' if status.over else 'Best so far'}: {best.title}"
         rows = [[link(row[0], links.get(row[0])), *row[1:]] for row in best.rows]
         tables.append(TextTable(title, best.columns, rows, best.columns[:2], best=0))
@@ -109,17 +109,6 @@ def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable
         ]
         tables.append(TextTable("Rungs", columns, rungs, ("at", "", "trial")))
     return tables
-
-
-def _in_percent(best: BestTrials) -> BestTrials:
-    """The table with shares in percent, as the report below it."""
-    units = [unit_of(column, percent=True) for column in best.columns]
-
-    def shown(cell: str, scale: int, form: str, unit: str) -> str:
-        return re.sub(r"^[\d.]+", lambda m: f"{scale * float(m[0]):{form}}", cell) if unit else cell
-
-    rows = [[shown(cell, *unit) for cell, unit in zip(row, units, strict=True)] for row in best.rows]
-    return best._replace(columns=[f"{c}{u[2]}" for c, u in zip(best.columns, units, strict=True)], rows=rows)
 
 
 def _of_workers(caption: str, status: SearchStatus, links: Mapping[str, str]) -> TextTable:
@@ -138,7 +127,7 @@ def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
     rows = []
     for s, called in zip(status.searches, status.called, strict=True):
         counted = Markup("{}{}").format(s.counted, _progress(s))
-        best = _in_percent(s.best).rows[0][3] if s.best else ""
+        best = s.best.rows[0][3] if s.best else ""
         rows.append([link(called, run_address(f"{name}/{s.run.name}")), s.state, counted, best])
     columns = ("search", "state", "trials", "best so far")
     going = [s for s in status.searches if s.workers and not s.over]

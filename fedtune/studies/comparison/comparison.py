@@ -13,10 +13,10 @@ from typing import Any
 
 from fedtune.core import interrupting, processors
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, say, several
+from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, overview, provenance, reading, user_copies
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, OVER, RunFiles
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
@@ -27,7 +27,6 @@ from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
 
 HOURS = 3  # from which on a time is told in hours
-OVER = ("finished", "nothing found")  # states of a search that is not resumed
 
 
 def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
@@ -41,6 +40,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         begun = files.record_file.exists()
         if begun:
             stack.enter_context(files.lock())
+            say(f"resuming {near(c.folder)} from its checkpoints")
         data = _data(c)
         if not begun:
             _say_plan(c, data)
@@ -58,7 +58,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 over = not c.before or _search_all(c, data, fits)
             if not over:
                 finish("interrupted")
-                say(f"interrupted; {command_line('resume', c.folder)} continues")
+                say(f"interrupted; {command_line('resume', c.folder)} continues it")
                 return 130
             finish("finished", **_test_findings(c, data, files.entries))
             return 0
@@ -94,17 +94,16 @@ def _say_plan(c: ComparisonPlan, data: Mapping[str, Any]) -> None:
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    prepared = set()
+    prepared = set[Any]()
     for p in c.every:
         trains = p.workload.trainer
         source = trains.source(p.workload)
         if source not in prepared:
-            prepared.add(source)
             data |= trains.load(p.workload, p.options.data_dir, p.options.download)
             trains.report(p.workload, data)
         if (source, p.workload.seed) not in prepared:
-            prepared.add((source, p.workload.seed))
             trains.require(p.workload, data, [*p.selecting, *p.choosing, *p.fresh(c.options.seeds)])
+        prepared |= {source, (source, p.workload.seed)}
     return data
 
 
@@ -113,6 +112,7 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
     """Record that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     files.write("running")
     began, earlier = time.monotonic(), files.entries.get("seconds", 0.0)
+    goes_on = f"{command_line('resume', c.folder)} continues it"
 
     def finish(state: str, **more: Any) -> None:
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
@@ -120,11 +120,14 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 
     def interrupt(why: str) -> None:
         finish("interrupted", reason=why)
-        say(f"note: {command_line('resume', c.folder)} continues")
+        say(f"note: {goes_on}")
 
     try:
         with interrupting.last_words(interrupt):
             yield finish
+    except KeyboardInterrupt as error:
+        finish("interrupted", reason=type(error).__name__)
+        raise KeyboardInterrupt(goes_on) from None
     except BaseException as error:
         interrupt(f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise

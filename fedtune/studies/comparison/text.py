@@ -295,7 +295,7 @@ def _metric(frame: pd.DataFrame) -> str:
 
 
 def _scale(frame: pd.DataFrame) -> tuple[int, str]:
-    return unit_of(_metric(frame), percent=True)[:2]
+    return unit_of(_metric(frame))[:2]
 
 
 def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "") -> list[str]:

@@ -13,9 +13,10 @@ from ray.tune import Callback
 from rich.console import Group
 
 from fedtune.core.objectives import WORST
+from fedtune.core.statistics import figure, unit_of
 from fedtune.core.terminal import AnyWidth, LivePicture, several, short, shortened
 from fedtune.runs import overview
-from fedtune.runs.trial_states import BROKEN, STATUSES, status
+from fedtune.runs.trial_states import BROKEN, ENDED, status
 from fedtune.tuning.plan import SearchPlan
 
 SHOWN = 16  # running trials in a table
@@ -72,14 +73,14 @@ class LiveView(Callback):
 
     def picture(self) -> Group:
         """How the search stands: a line, and a table of the best trial so far, with a mark, and of running ones."""
-        how_many = Counter(sorted(self.ended.values(), key=STATUSES.index))
+        how_many = Counter(sorted(self.ended.values(), key=ENDED.index))
         counts = ", ".join(f"{n} {how}" for how, n in how_many.items()) or "none ended"
         head = f"{self.plan.title}   {len(self.ended)}/{several(self.plan.trials, 'trial')} ({counts})"
         shown = list(dict.fromkeys([*filter(None, [self.best]), *self.running[:SHOWN]]))
         if not shown:
             return Group(f"{head}   {self._elapsed()}", "starting workers")
         names = shortened(self.plan.space.names)
-        columns = ["trial", "round", self.objective.name, *names]
+        columns = ["trial", "round", self.objective.name + unit_of(self.objective.name)[2], *names]
         more = len(self.running) - SHOWN
         below = ["* the best so far"] * bool(self.best) + [f"{more} more are running"] * (more > 0)
         table = AnyWidth(columns, [self._row(trial) for trial in shown], columns[:1], optional=names)
@@ -96,9 +97,14 @@ class LiveView(Callback):
         """How a trial ended, for a log."""
         last, when = self.last[trial], "before its first round ended"
         if rounds := last.get("training_iteration", 0):
-            value = "" if (score := self._value(last)) is None else f", {self.objective.name} {score:.4f} in the last"
+            value = (
+                ""
+                if (score := self._value(last)) is None
+                else f", {self.objective.name} {figure(self.objective.name, score)} in the last"
+            )
             when = f"after {several(rounds, 'round')}{value}"
-        best = f"; best so far {self._value(self.last[self.best]):.4f} ({self.best})" if self.best else ""
+        value = figure(self.objective.name, float(self._value(self.last[self.best]) or 0)) if self.best else ""
+        best = f"; best so far {value} ({self.best})" if self.best else ""
         return f"[{self._elapsed()}] {len(self.ended)}/{self.plan.trials} {trial} {self.ended[trial]} {when}{best}"
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:
@@ -128,7 +134,7 @@ class LiveView(Callback):
     def _row(self, trial: str) -> list[str]:
         last, config = self.last.get(trial, {}), self.configs.get(trial, {})
         value, at = self._value(last), f"{last.get('training_iteration', 0)}/{self.plan.workload.rounds}"
-        mark = "* " * (trial == self.best)
-        return [mark + trial, at, "" if value is None else f"{value:.4f}"] + [
+        mark, (scale, form, _) = "* " * (trial == self.best), unit_of(self.objective.name)
+        return [mark + trial, at, "" if value is None else f"{scale * value:{form}}"] + [
             short(config.get(n)) for n in self.plan.space.names
         ]

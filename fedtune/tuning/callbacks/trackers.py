@@ -27,7 +27,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
-from fedtune.runs.trial_states import STATUSES, reason, status, trial_statuses
+from fedtune.runs.trial_states import ENDED, reason, status, trial_statuses
 from fedtune.tuning.options.search import LOGGERS, TENSORBOARD
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
@@ -178,7 +178,7 @@ class TrialLogger(Callback):
         for folder in RunFiles(run).lost_folder.glob("*"):
             self._waiting.put(partial(self.tool.remove, folder.name.split("-")[-1]))
         for trial, how in trial_statuses(run, dict(self.rows)).items():
-            if trial in self.rows and how in STATUSES and how != "failed":  # what failed is tried again
+            if trial in self.rows and how in ENDED and how != "failed":  # what failed is tried again
                 self._add(trial, self.rows[trial][0].get("config", {}), how)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:

@@ -227,7 +227,8 @@ class ExperimentOptions:
         for name in more:
             if name not in names:
                 kind = f"hyperparameter of {self.algo}" if self.algo else "field of the scenario"
-                raise unknown(kind, name, {*own, *names})
+                shown = f"fedtune list {self.algo} and " * bool(own) + "fedtune run --help-all"
+                raise unknown(kind, name, {*own, *names}, shown)
             if name in FLAGS:  # a scenario may depend on it, as on your own data
                 raise UserError(f"--set is for what has no option of its own, but got {name}; give {flag(name)}")
             if name in self.fields:
