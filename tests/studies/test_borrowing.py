@@ -190,7 +190,7 @@ def test_what_tuning_gains_beyond_borrowed_values_is_paired_as_the_gain_is() -> 
     assert fresh_seeds.is_tuned(found).tolist() == found["chosen"].tolist()
     figure = plots.comparison(found)
     assert [t.name for t in figure.data if t.mode == "markers"] == ["default", "borrowed", "tuned"]
-    assert list(next(t.x for t in figure.data if t.name == "borrowed")) == pytest.approx([0.5, 0.6])
+    assert list(next(t.x for t in figure.data if t.name == "borrowed")) == pytest.approx([50, 60])
     assert "borrowed" not in {t.name for t in plots.comparison(plainly).data}
     gained = worth.gains(*worth.by_seed(found, untuned="borrowed")).set_index("algorithm")["gain"]
     assert gained.to_dict() == pytest.approx({"fedprox": 30, "local": 0, "mean of all": 15})
