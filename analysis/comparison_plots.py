@@ -17,7 +17,7 @@ from fedtune.core.metrics import is_share, limits
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
-from fedtune.runs.tables import DEFAULT, SEARCH
+from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH
 from fedtune.studies.comparison import tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
@@ -25,6 +25,7 @@ DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
 LOCAL, TUNED = "local", "tuned"  # every client alone; the configuration that each search found
 MARKS: dict[str, dict[str, Any]] = {  # of configurations; the last one lies on top
     DEFAULT: {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
+    BORROWED: {"color": COLOURS[2], "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
     TUNED: {"color": COLOURS[0], "size": 11},
 }
 CELLS = {  # colours of a pair's verdict; "" without one
@@ -41,6 +42,7 @@ NUMBERED = 15  # algorithms at most whose cells have room for a number
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, control: Sequence[str] = ()) -> go.Figure:
     """Test accuracy of each algorithm, a row each: tuned as a dot with its 95 % interval, the default as a hollow mark.
 
+    Another hollow mark is borrowed: trained with another algorithm's tuned values of what both have.
     Means are over searches, where each algorithm has several, else over seeds, and so is the interval.  Local and the
     control, both tuned, are vertical lines: whom a federated algorithm should beat, and what luck alone does.
     A configuration that diverged on some seed has words in place of a mean.
@@ -55,13 +57,15 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     >>> figure.write_html("comparison.html")
     """
     metric = objective.reported(evaluations)
-    title = f"{title_of(metric)} of each algorithm on fresh seeds, tuned and default"
+    lent = BORROWED in set(evaluations.get("configuration", ()))
+    title = f"{title_of(metric)} of each algorithm on fresh seeds, tuned{', borrowed' * lent} and default"
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
     figure, runs = go.Figure(), tables.with_units(evaluations)
     chosen = runs["chosen"].astype(bool)
-    rows = {kind: runs[chosen if kind == TUNED else runs["configuration"] == kind] for kind in MARKS}
+    kinds = [kind for kind in MARKS if lent or kind != BORROWED]
+    rows = {kind: runs[chosen if kind == TUNED else runs["configuration"] == kind] for kind in kinds}
     tuned = _means(rows[TUNED], metric)
     sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric)
     names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
@@ -119,7 +123,7 @@ def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], me
                 text=f"{kind} {how} in {lost} of {len(of)}",
                 x=1,
                 xref="paper",
-                y=order.index(str(a)) + (-0.28 if kind == TUNED else 0.28),
+                y=order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind)),
                 xanchor="right",
                 showarrow=False,
                 font={"size": 11, "color": MARKS[kind]["color"]},

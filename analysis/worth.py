@@ -30,7 +30,7 @@ from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles, search_of, searches_of
 from fedtune.runs.provenance import provenance_line
 from fedtune.runs.reading import commits_of
-from fedtune.runs.tables import DEFAULT
+from fedtune.runs.tables import BORROWED, DEFAULT
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.user_code.command import Parser, guarded
@@ -50,10 +50,12 @@ class Interval(NamedTuple):
     high: float
 
 
-def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.DataFrame, pd.DataFrame]:
+def by_seed(
+    evaluations: pd.DataFrame, metric: str = "test_acc", untuned: str = DEFAULT
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Accuracy in percent by default and when tuned: a row per seed, a column per algorithm without diverged runs.
 
-    Where each algorithm has several searches, a row per search.
+    Where each algorithm has several searches, a row per search.  untuned: BORROWED in place of the default.
 
     Without an algorithm that is another one here (`twins`).
     """
@@ -63,7 +65,7 @@ def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.Dat
         return 100 * pd.DataFrame(of)
 
     evaluations = comparison_tables.with_units(evaluations)
-    default = table(evaluations[evaluations["configuration"] == DEFAULT])
+    default = table(evaluations[evaluations["configuration"] == untuned])
     tuned = table(evaluations[evaluations["chosen"]])
     sound = (default.notna() & tuned.notna()).all()
     counted = [name for name in of_their_own(default) if sound[name]]
@@ -154,7 +156,8 @@ def text(folder: Path) -> str:
         raise UserError(
             f"the folder of a finished comparison is needed, but {folder} is not one; fedtune compare makes one"
         )
-    default, tuned = by_seed(pd.read_parquet(files.evaluations_file))
+    evaluations = pd.read_parquet(files.evaluations_file)
+    default, tuned = by_seed(evaluations)
     if len(default.columns) < 2:
         raise UserError(f"at least two algorithms without diverged runs are needed, but {folder} has fewer")
     record = files.record
@@ -168,6 +171,10 @@ def text(folder: Path) -> str:
             "gain": [interval(r.gain, r.half, "+z.2f") for r in gained.itertuples()],
         }
     )
+    if record.get("borrowers"):
+        both = (of[[n for n in of if n in default]] for of in by_seed(evaluations, untuned=BORROWED))
+        beyond = {r.algorithm: interval(r.gain, r.half, "+z.2f") for r in gains(*both).itertuples()}
+        shown[f"gain over {record['lender']}'s values"] = shown["algorithm"].map(beyond).fillna("")
     searches = int(record.get("searches", 1))
     of = shares(folder, list(default), searches)
     each = "fresh seeds" if searches == 1 else f"searches, each judged on {several(record['seeds'], 'fresh seed')}"

@@ -54,7 +54,7 @@ def _names() -> dict[str, Iterable[str]]:
 
     shared, studies = hyperparameters(scenario.Scenario), [str(p) for p in Path("runs").glob("*") if kind_of(p)]
     of_fields = {f"field_{n}": list(map(str, hp.choices)) for n, hp in shared.items() if hp.choices}
-    of_algorithms = dict.fromkeys(("algo", "what", "algos", "baselines"), registry.names())
+    of_algorithms = dict.fromkeys(("algo", "what", "algos", "baselines", "borrow"), registry.names())
     return {
         **of_fields,
         **of_algorithms,

@@ -250,9 +250,9 @@ class Workload(ABC):
     def configuration(self, config: Config) -> Config:
         """The value of every hyperparameter under a configuration; UserError for unknown names and bad values."""
 
-    def default(self) -> Config:
-        """The default of every hyperparameter."""
-        return self.configuration({})
+    def default(self, given: Config | None = None) -> Config:
+        """The default of every hyperparameter, but for those that are given."""
+        return self.configuration(given or {})
 
     def spaces(self) -> dict[str, Any]:
         """Its search spaces by name, besides the derived one."""

@@ -187,9 +187,9 @@ class Experiment(Workload):
         alg, scenario = self.resolve(config)
         return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.hyperparameters()}
 
-    def default(self) -> dict[str, Any]:
-        """The default of every hyperparameter; if it leaves a choice open, its actual value (None: lr)."""
-        alg, values = self.resolve({})[0], self.configuration({})
+    def default(self, given: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The default of every hyperparameter, but for those given; an open choice has its actual value (None: lr)."""
+        alg, values = self.resolve(given or {})[0], self.configuration(given or {})
         values |= hooks.by_name(alg, "resolved_defaults", alg.resolved_defaults(), "values")
         return {n: values["lr"] if v is None else v for n, v in values.items()}
 

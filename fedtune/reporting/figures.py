@@ -135,6 +135,8 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
         return {}
     by_algorithm = partial(plots.comparison, found.evaluations, found.objective, found.control)
     sentence = "Overlapping intervals do not say whether two differ: the pairs below do."
+    if lender := found.record.get("lender"):
+        sentence = f"Borrowed: with {lender}'s tuned values of what both have, and defaults otherwise. {sentence}"
     figures = {"first": [drawn("Comparison", by_algorithm, sentence)]}
     if len(found.pairs):
         sentence = f"Differences are {paired(found.pairs, found.searches, found.margin)}."

@@ -155,6 +155,8 @@ class StudyRecord(TypedDict, total=False):
     top_k: Count
     margin: Amount
     control: list[str]
+    lender: str
+    borrowers: list[str]
     grid: dict[str, Scalar]  # the part of a paper's table that is run
     runs: Count
     # the outcome
@@ -166,6 +168,7 @@ class StudyRecord(TypedDict, total=False):
     final: list[Annotated[FinalRunRecord, AfterValidator(_numbers)]] | None
     unequal: list[str]
     unlike: list[str]
+    unborrowed: list[str]
     widened: list[str]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedtune.core.workload import Workload
 
 CONFIG = "config/"  # prefix of hyperparameter columns
-DEFAULT = "default"  # the configuration, in runs on fresh seeds
+UNTUNED = DEFAULT, BORROWED = "default", "borrowed"  # configurations, in runs on fresh seeds, that no search chose
 SEARCH = "search"  # the column with a search's number, 1, 2, …
 CHOICE = "choice_mean"  # the column with the objective's mean over all seeds, of trials that were chosen among
 
@@ -35,7 +35,7 @@ Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of the metrics t
 CLIENTS: dict[str, str] = {  # column -> dtype; your own metrics' val_NAME and test_NAME follow
     "run": "str",  # the folder's name
     "algorithm": "str",
-    "configuration": "str",  # best or default; in a comparison default, top 1, …
+    "configuration": "str",  # best or default; in a comparison default, top 1, …, borrowed
     "seed": "int64",
     "scored": "str",  # last, or best: the round of the best objective
     "round": "int64",

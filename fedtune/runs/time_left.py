@@ -54,7 +54,8 @@ def of_comparison(
     searches = mean * max(algorithms * (1 + ("widened" in record)) - len(begun), 0)
     at_once = over[-1].get("concurrent") or 1
     trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended
-    runs = algorithms * (1 + record["top_k"]) * record["seeds"]
+    borrowed = len(record.get("borrowers", ())) * record.get("searches", 1)
+    runs = (algorithms * (1 + record["top_k"]) + borrowed) * record["seeds"]
     return sum(known_seconds) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
 
 

@@ -12,9 +12,10 @@ import pandas as pd
 
 from fedtune.core.metrics import METRICS, figures
 from fedtune.core.objectives import BY_ACCURACY, WORST, Goal
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs import tables
 from fedtune.runs.folder import StudyFolder
-from fedtune.runs.tables import DEFAULT, SEARCH
+from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH, UNTUNED
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
@@ -26,7 +27,7 @@ NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first 
 class Candidate(NamedTuple):
     """A configuration that is trained on fresh seeds."""
 
-    name: str  # default, or "top 1" for the search's best, "top 2" …
+    name: str  # default, borrowed, or "top 1" for the search's best, "top 2" …
     config: Config
     trial: str = ""
     score: float = math.nan  # the first objective in the search
@@ -48,6 +49,14 @@ def candidates(p: SearchPlan, top: int) -> list[Candidate]:
     return [first, *(Candidate(f"top {i}", values(p, row), row["trial"], row[score]) for i, row in best)]
 
 
+def borrowed(p: SearchPlan, tuned: Config) -> Candidate:
+    """An algorithm's defaults with another one's tuned values of what both have; UserError if it refuses one."""
+    config = p.default({n: v for n, v in tuned.items() if n in p.workload.hyperparameters()})
+    if isinstance(p.workload, Experiment):
+        p.workload.check(config)
+    return Candidate(BORROWED, config)
+
+
 def _best(p: SearchPlan, trials: pd.DataFrame) -> pd.DataFrame:
     """A search's best trials, the best first: only the one that it names, if it chooses by further seeds."""
     if p.files.record_file.exists() and p.files.record.get("state") == NOTHING:
@@ -65,7 +74,12 @@ def values(p: SearchPlan, row: dict[Any, Any]) -> Config:
 
 
 def evaluate(
-    plans: Sequence[Mapping[str, SearchPlan]], data: Mapping[str, Any], seeds: int, top: int, folder: Path
+    plans: Sequence[Mapping[str, SearchPlan]],
+    data: Mapping[str, Any],
+    seeds: int,
+    top: int,
+    folder: Path,
+    more: Mapping[tuple[int, str], Candidate],
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """Train the default and the best configurations of each search on fresh seeds.
 
@@ -79,13 +93,14 @@ def evaluate(
     plans    of the algorithms' first searches by the algorithms' names, of their second ones, …
     top      candidates of each search, beside the default.
     folder   where each run leaves a file; a run whose file is there is not run again.
+    more     a further candidate, by the number of a search, 1, 2, …, and its algorithm.
     """
     entries = [
         (k, name, p, workload.with_seed(seed, checking=True), c, seed)
         for k, of in enumerate(plans, 1)
         for name, p in of.items()
         for workload in [p.workload_as_begun()]
-        for c in candidates(p, top)
+        for c in [*candidates(p, top), *([more[k, name]] if (k, name) in more else [])]
         for seed in p.fresh(seeds)
     ]
     runs: dict[tuple[str, str, int], ray_tasks.RunTask] = {}
@@ -93,8 +108,8 @@ def evaluate(
         label = f"{name} {c.name} {p.run_word} {seed}"  # an algorithm may be searched under two names
         runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, workload, c.config))
     first = next(iter(plans[0].values()))
-    more: Any = {"gpus": first.gpus, "concurrent": first.options.max_concurrent, "objective": first.goal.first}
-    outcomes = _outcomes(first, runs.values(), data, folder, title="fresh seeds", **more)
+    at: Any = {"gpus": first.gpus, "concurrent": first.options.max_concurrent, "objective": first.goal.first}
+    outcomes = _outcomes(first, runs.values(), data, folder, title="fresh seeds", **at)
     rows, rounds, scored = [], [], []
     for k, name, p, _, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
@@ -172,13 +187,13 @@ def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: tables.Figures =
 
 
 def is_tuned(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
-    """Which rows belong to the tuned configuration of their search; the default's never do.
+    """Which rows belong to the tuned configuration of their search; those of no candidate of a search never do.
 
     Candidates that violate a constraint in the mean rank behind all that satisfy them.  If every candidate diverged on
     some seed, the search's best is kept, and its row says so.
     """
     keys = [frame["algorithm"], frame.get(SEARCH, pd.Series(1, frame.index, name=SEARCH)), frame["configuration"]]
-    tuned = frame["configuration"] != DEFAULT
+    tuned = ~frame["configuration"].isin(UNTUNED)
     of = [column[tuned] for column in keys]
     means = frame[tuned].groupby(of, sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))
     scores = goal.first.sign * means[goal.first.name]

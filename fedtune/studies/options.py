@@ -18,6 +18,7 @@ from fedtune.tuning.options.types import HOW, LENGTH, WHAT, above_zero, option, 
 from fedtune.user_code import user_files
 
 BASELINES = "local,fedavgft"
+LENDER = "fedavg"
 TOP_K = 3
 CHOSEN_BY = 3  # seeds by which a search of a comparison chooses; a single search has another default
 
@@ -54,6 +55,14 @@ class ComparisonOptions(SearchOptions):
         "K",
         small_int,
         group=HOW,
+    )
+    borrow: str | None = option(
+        None,
+        f"whose tuned values all are also trained with (default {LENDER}, if compared); those of the hyperparameters "
+        "that both have, with defaults otherwise; none: nobody's",
+        "NAME|none",
+        group=HOW,
+        rare=True,
     )
     margin: float = option(
         0.005,
@@ -117,5 +126,7 @@ class ComparisonOptions(SearchOptions):
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
         options, algorithms = super().from_record(content), reading.compared_in(content)
-        options = dataclasses.replace(options, recorded={**options.recorded, "defaults_of": content["defaults_of"]})
+        then = {**options.recorded, "defaults_of": content["defaults_of"]}
+        borrow = content["options"].get("borrow", "none")  # a comparison from before borrowed nothing
+        options = dataclasses.replace(options, recorded=then, borrow=borrow)
         return options if options.algos != "all" else dataclasses.replace(options, algos=",".join(algorithms))

@@ -132,9 +132,10 @@ class SearchPlan:
         record = self.files.record if self.files.record_file.exists() else {}
         return self.workload.as_recorded(record)
 
-    def default(self) -> Config:
-        """The default values of what is searched."""
-        return {n: v for n, v in self.workload.default().items() if n in self.space.names}
+    def default(self, given: Config | None = None) -> Config:
+        """The default values of what is searched, but for those that are given."""
+        names = {*self.space.names, *(given or ())}
+        return {n: v for n, v in self.workload.default(given).items() if n in names}
 
     @property
     def selecting(self) -> list[int]:

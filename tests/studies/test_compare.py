@@ -210,8 +210,9 @@ def test_a_dry_run_says_what_would_be_done_and_how_long_and_starts_nothing(tmp_p
     what, then, time = capsys.readouterr().out.splitlines()
     who = "4 algorithms (fedproto, fedavg, the baseline local, the control fedavg-again)"
     assert what == f"{who} × 2 searches × 5 trials = 40 trials of at most 4 rounds"
-    chosen, fresh = 4 * 2 * 3 * 2, 4 * 2 * 2 * 3  # the best three on two more seeds; two configurations on three
+    chosen, fresh = 4 * 2 * 3 * 2, 4 * 2 * 2 * 3 + 2 * 2 * 3  # the best three on two more seeds; two or three on three
     runs = f"then about {chosen} runs to choose among each search's best, and {fresh} runs on fresh seeds"
+    runs += ", also with fedavg's tuned values"
     assert then == f"{runs}; in all up to {4 * (40 + chosen + fresh)} rounds"
     timed = (
         r"about \d+ (minutes?|hours) if all are as one of fedproto's default configuration \(.+ s\), \d+ at once; .*"

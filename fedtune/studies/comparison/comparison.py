@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core import interrupting, processors
+from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, overview, provenance, reading, user_copies
@@ -181,13 +182,29 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     files = RunFiles(c.folder, COMPARISON)
+    borrowed, record["unborrowed"] = _borrowed(c)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
-        c.searches, data, c.options.seeds, c.options.candidates, files.evaluations_folder
+        c.searches, data, c.options.seeds, c.options.candidates, files.evaluations_folder, borrowed
     )
     reading.write_table(evaluations, files.evaluations_file)
     reading.write_table(rounds, files.evaluation_rounds_file)
     reading.write_table(clients, files.clients_file)
     return comparison_report.report(c, evaluations, outcomes, record)
+
+
+def _borrowed(c: ComparisonPlan) -> tuple[dict[tuple[int, str], fresh_seeds.Candidate], list[str]]:
+    """What is trained with the lender's values, by number of search and algorithm; and why something is not."""
+    found, lacking = {}, []
+    for k, plans in enumerate(c.searches, 1):
+        best = fresh_seeds.candidates(plans[c.lender], 1)[1:] if c.borrowers else []
+        whose = f"the values of {c.lender}'s search {k}"
+        lacking += [f"nobody is trained with {whose}: it found nothing"] * (bool(c.borrowers) and not best)
+        for name in c.borrowers if best else ():
+            try:
+                found[k, name] = fresh_seeds.borrowed(plans[name], best[0].config)
+            except UserError as error:
+                lacking.append(f"{name} is not trained with {whose}: {error}")
+    return found, lacking
 
 
 def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core import terminal
-from fedtune.core.errors import UserError
+from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say, several
 from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.experiment.scenarios import OWN, find
@@ -19,7 +19,7 @@ from fedtune.runs import user_copies
 from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
 from fedtune.studies.comparison.text import listed
-from fedtune.studies.options import BASELINES, ComparisonOptions
+from fedtune.studies.options import BASELINES, LENDER, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import canonical
@@ -49,6 +49,7 @@ class ComparisonPlan:
     searches: tuple[dict[str, SearchPlan], ...]
     control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # algorithms that the others are tested against
+    lender: str = ""  # the algorithm whose tuned values the others are also trained with
     before: int = 0  # trials of each search before its ranges were widened
     widened: tuple[str, ...] = ()  # the widened ranges, in words
 
@@ -71,6 +72,12 @@ class ComparisonPlan:
     def compared(self) -> dict[str, SearchPlan]:
         """The plans of every algorithm's first search, without the control's."""
         return {n: p for n, p in self.plans.items() if n not in self.control[1:]}
+
+    @property
+    def borrowers(self) -> list[str]:
+        """Who is also trained with the lender's values: all that are not the lender itself, under any name."""
+        lender = self.plans[self.lender].workload.name if self.lender else ""
+        return [n for n, p in self.plans.items() if lender and p.workload.name != lender]
 
     @property
     def trials(self) -> int:
@@ -106,10 +113,10 @@ class ComparisonPlan:
         trials = f"{several(len(self.every) * p.trials, 'trial')} of at most {p.budget.text}"
         wider = "; half as many once more, if --widen widens a range" * options.widen
         choosing = f"about {several(self.runs[1], 'run')} to choose among each search's best, and " * bool(p.choosing)
-        fresh = (
-            f"{several(self.runs[2], 'run')} on fresh seeds; in all up to {sum(self.runs) * p.workload.rounds:,} rounds"
-        )
-        return [f"{times} × {several(p.trials, 'trial')} = {trials}{wider}", f"then {choosing}{fresh}"]
+        borrowed = f", also with {self.lender}'s tuned values" * bool(self.borrowers)
+        fresh = f"{several(self.runs[2], 'run')} on fresh seeds{borrowed}"
+        rounds = f"in all up to {sum(self.runs) * p.workload.rounds:,} rounds"
+        return [f"{times} × {several(p.trials, 'trial')} = {trials}{wider}", f"then {choosing}{fresh}; {rounds}"]
 
     @property
     def runs(self) -> tuple[int, int, int]:
@@ -117,7 +124,8 @@ class ComparisonPlan:
         n, p, options = len(self.every), self.first, self.options
         trials = p.trials + max(p.trials // 2, 1) * options.widen
         choosing = usual_runs(options.choose_seeds) * bool(p.choosing) * (1 + options.widen)
-        return n * trials * p.seeds, n * choosing, n * (1 + options.candidates) * options.seeds
+        fresh = n * (1 + options.candidates) + len(self.borrowers) * len(self.searches)
+        return n * trials * p.seeds, n * choosing, fresh * options.seeds
 
     @property
     def own(self) -> tuple[UserFile, ...]:
@@ -140,7 +148,9 @@ class ComparisonPlan:
         every = ",".join(q.options.algo for q in self.compared.values())
         algos = self.options.algos if self.options.algos == "all" else every
         fields = {n: value for q in self.plans.values() for n, value in q.options.fields.items()}
-        typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set)
+        borrow = self.plans[self.lender].options.algo if self.lender else "none"
+        typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set, borrow=borrow)
+        borrowing = {"lender": self.lender, "borrowers": self.borrowers} if self.lender else {}
         return {
             "options": typed.to_record(),
             "algorithms": list(self.plans),
@@ -154,6 +164,7 @@ class ComparisonPlan:
             "seeds": self.options.seeds,
             "margin": self.options.margin,
             "unlike": self.unlike,
+            **borrowing,
             "top_k": self.options.candidates,
             "grace": p.grace,
             "budget": p.budget._asdict(),
@@ -199,6 +210,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         ]
         tested = tuple(b for b in baselines if b in plans)
         made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
+        made = dataclasses.replace(made, lender=_lender(options, plans))
         made = _with_control(made) if options.control and numbered else made
     for line in made.unlike:
         say(f"note: not alike in all algorithms, by --preset {options.preset}: {line}")
@@ -263,6 +275,15 @@ def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, s
     if options.baselines == "none" or alone:  # built-in baselines would train on other data than programs
         return {}
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
+
+
+def _lender(options: ComparisonOptions, names: Mapping[str, object]) -> str:
+    """The algorithm whose tuned values the others borrow; "" for none, UserError if it does not take part."""
+    if options.borrow is None or options.borrow == "none":
+        return LENDER if options.borrow is None and LENDER in names else ""
+    if (lender := canonical(options.borrow)) not in names:
+        raise unknown("algorithm of --borrow in this comparison", lender, names)
+    return lender
 
 
 def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | None:

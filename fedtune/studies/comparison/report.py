@@ -90,7 +90,7 @@ def _results(
     costs = {name: comparison_tables.search_costs([of[name].folder for of in c.searches]) for name in c.plans}
     objective, margin = c.first.goal.first, c.options.margin
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
-    table = comparison_tables.table(evaluations, costs, texts, objective)
+    table = comparison_tables.table(evaluations, costs, texts, objective, c.lender)
     return Results(
         record=record,
         evaluations=evaluations,

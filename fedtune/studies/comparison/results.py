@@ -18,9 +18,9 @@ from fedtune.runs import reading
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies.comparison import budgets, tables, text
-from fedtune.studies.comparison.tables import COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
+from fedtune.studies.comparison.tables import BORROWED_COLUMNS, COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
 
-TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict")
+TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict", "lender")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 OF_PAIRS, OF_TUNED = "Pairs", "Configurations, budget and cost"  # headings of a report
 
@@ -131,6 +131,7 @@ class Results:
         preset = self.record.get("options", {}).get("preset")
         lines = [f"not alike in all algorithms, by --preset {preset}: {line}" for line in self.record.get("unlike", [])]
         lines += [f"ranges were widened: {why}" for why in self.record.get("widened", [])]
+        lines += self.record.get("unborrowed", [])
         if self.evaluations.empty:
             return lines
         return [*text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared), *lines]
@@ -192,7 +193,7 @@ def metric_on(table: pd.DataFrame, goal: Goal) -> str:
 
 def table(file: Path) -> pd.DataFrame:
     """A table.csv; UserError that names it if it is damaged."""
-    return _read(file, COLUMNS, (*OBJECTIVE_COLUMNS, *FAILED_COLUMNS))
+    return _read(file, COLUMNS, (*OBJECTIVE_COLUMNS, *FAILED_COLUMNS, *BORROWED_COLUMNS))
 
 
 def _pairs(file: Path) -> pd.DataFrame:

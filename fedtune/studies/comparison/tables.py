@@ -17,7 +17,7 @@ from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several, short
 from fedtune.runs import choice, frames, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.runs.tables import DEFAULT, SEARCH
+from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH
 
 UNIT = "unit"
 LEVEL = 0.05
@@ -61,6 +61,14 @@ COLUMNS: dict[str, str] = {
 FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
     "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both"
 }
+BORROWED_COLUMNS: dict[str, str] = {  # further columns where another algorithm's tuned values were borrowed
+    "lender": "whose; empty where nothing was borrowed",
+    "borrowed": "test accuracy with the lender's tuned values of what both have, and defaults otherwise",
+    "borrowed_half": "its ±",
+    "beyond": "tuned − borrowed, paired as the gain is",
+    "beyond_half": "its ±",
+    "borrowed_diverged": "runs with borrowed values that diverged, or whose program failed",
+}
 MEANS = {  # columns that are means over the runs of the tuned configuration
     "clients_std": "test_acc_std",
     "worst10": "test_acc_worst10",
@@ -79,22 +87,28 @@ def table(
     search_costs: Mapping[str, Mapping[str, float]],
     published: Mapping[str, str],
     objective: Objective = ACCURACY,
+    lender: str = "",
 ) -> pd.DataFrame:
     """A row per algorithm, the best tuned one first; columns COLUMNS.
 
     search_costs: of each algorithm (`search_costs`).  published: text per algorithm, where there is any.
+    lender: the algorithm whose tuned values others were trained with.
     """
     rows, metric, tested = [], objective.name, objective.reported(evaluations)
     evaluations = evaluations.reindex(columns=[*evaluations, *(n for n in OF_CLIENTS if n not in evaluations)])
     evaluations = with_units(evaluations)
     for name, runs in evaluations.groupby("algorithm", sort=False):
-        default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
+        default, borrowed = (runs[runs["configuration"] == of] for of in (DEFAULT, BORROWED))
+        tuned = runs[runs["chosen"]]
         first = runs[runs["configuration"] == "top 1"]
         gain, score = statistics.paired_by(_differences(tuned, default, tested), None), first["score"].mean()
         row = {"algorithm": name, "gain": gain.mean, "gain_half": gain.half, "search_score": score}
+        beyond = statistics.paired_by(_differences(tuned, borrowed, tested), None)
+        row |= {"lender": lender * bool(len(borrowed)), "beyond": beyond.mean, "beyond_half": beyond.half}
         for column, of, figure in (
             ("default", default, tested),
             ("tuned", tuned, tested),
+            ("borrowed", borrowed, tested),
             ("all", tuned, "test_acc_all"),
             ("foreign", tuned, "test_acc_foreign"),
         ):
@@ -110,6 +124,7 @@ def table(
                 "default_gap": default["score"].mean(skipna=False) - default[metric].mean(skipna=False),
                 "default_diverged": int(default[tested].isna().sum()),
                 "tuned_diverged": int(tuned[tested].isna().sum()),
+                "borrowed_diverged": int(borrowed[tested].isna().sum()),
                 "lost": trial_states.loss_word(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
                 "published": published.get(str(name), ""),
@@ -120,6 +135,7 @@ def table(
         )
     failed = any("failed" in row["lost"] for row in rows)
     more = [*(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ()), *(FAILED_COLUMNS if failed else ())]
+    more += BORROWED_COLUMNS if any(row["lender"] for row in rows) else ()
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *more])
     return frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable", ignore_index=True)
 

@@ -14,7 +14,7 @@ from fedtune.core.metrics import is_share, limits
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import UNBOUNDED, figure, interval, number, unit_of
 from fedtune.core.terminal import printable
-from fedtune.runs.tables import DEFAULT
+from fedtune.runs.tables import UNTUNED
 from fedtune.runs.trial_states import FAILED
 from fedtune.studies.comparison.tables import LARGER, LEVEL, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
@@ -158,7 +158,7 @@ def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
     others = tuned[tuned["configuration"] != "top 1"].drop_duplicates("algorithm")
     if others.empty:
         return []
-    tops = evaluations.loc[evaluations["configuration"] != DEFAULT, "configuration"].nunique()
+    tops = evaluations.loc[~evaluations["configuration"].isin(UNTUNED), "configuration"].nunique()
     named = ", ".join(f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records"))
     return [
         f"the tuned configuration of {named} is not its search's best: of each search's best {tops}, the one with the "
@@ -182,11 +182,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         for of in (shares | {"worst tenth %": "worst10"}, {"std over clients %": "clients_std"})
     )
     unknown = first | {f"{of} %": _with_half(of_accuracy, of.split()[0]) for of in ("all classes", "foreign")} | last
+    borrowed, beyond = _borrowed(table, named) if "lender" in table else ({}, {})
     columns = {
         "algorithm": table["algorithm"],
         f"tuned{named}": _unless_diverged(table, "tuned"),
         f"default{named}": _unless_diverged(table, "default"),
+        **borrowed,
         "gain": _with_half(table, "gain", sign="+"),
+        **beyond,
         **unknown,
         "gap (default's)": gap,
         "published %": table["published"].astype(object).fillna(""),
@@ -265,6 +268,13 @@ def in_latex(cell: str) -> str:
     line = re.sub("-(?=-)", "-\N{WORD JOINER}", printable(" ".join(cell.splitlines())))
     text = "".join(TEX.get(c, c) for c in line).replace("\N{WORD JOINER}", "{}")
     return "{}" * text.startswith(("[", "*")) + text
+
+
+def _borrowed(table: pd.DataFrame, named: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The column of what was trained with another algorithm's tuned values, and that of what tuning gains beyond it."""
+    own, values = table["lender"].fillna("") == "", f"with {max(table['lender'].fillna(''))}'s values"
+    shown = ["–" if of else text for of, text in zip(own, _unless_diverged(table, "borrowed"), strict=True)]
+    return {f"{values}{named}": shown}, {"gain over borrowed": _with_half(table, "beyond", sign="+")}
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
