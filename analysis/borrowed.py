@@ -29,17 +29,19 @@ from fedtune.analysis import worth
 from fedtune.analysis.simulation.options import TabulationOptions
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
+from fedtune.core.hyper import hyperparameters
 from fedtune.core.importing import quick_imports
 from fedtune.core.statistics import interval
 from fedtune.core.terminal import say, several
-from fedtune.runs.tables import CONFIG, DEFAULT, SEARCH, plain
+from fedtune.experiment import registry
+from fedtune.experiment.scenario import Scenario
+from fedtune.runs.tables import BORROWED, CONFIG, DEFAULT, SEARCH, plain
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.tuning.options import arguments
 from fedtune.tuning.space_types import Config
 from fedtune.user_code.command import require_new
 
-BORROWED = "borrowed"
 MODULE = "fedtune.analysis.borrowed"
 
 
@@ -57,7 +59,8 @@ def configurations(evaluations: pd.DataFrame, baseline: str = "fedavg") -> pd.Da
     rows = rows[rows["algorithm"] != baseline]
     configs = []
     for _, row in rows.iterrows():
-        own = _config(row)
+        declared = hyperparameters(Scenario) | hyperparameters(registry.find(str(row["algorithm"])))
+        own = {n: v for n, v in _config(row).items() if declared[n].default is not None}  # an open one follows lr
         configs.append(own | {n: v for n, v in lent[row[SEARCH]].items() if n in own})
     return rows[["algorithm", SEARCH, "seed"]].assign(config=configs)
 

@@ -7,6 +7,7 @@ import argparse
 from fedtune.core.importing import quick_imports
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.options import arguments
+from fedtune.tuning.options.types import LENGTH
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,8 +21,9 @@ def parser() -> argparse.ArgumentParser:
             "fedtune compare --algos mine.py,fedavg --scenario fmnist-dir0.1 --name mine",
         ),
     )
-    p.add_argument("--dry-run", action="store_true", help="say what it would do and how long that takes; start nothing")
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
+    dry_run = "say what it would do and how long that takes; start nothing"
+    arguments.heading(p, LENGTH).add_argument("--dry-run", action="store_true", help=dry_run)
     return p
 
 
