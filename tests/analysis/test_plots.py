@@ -337,7 +337,7 @@ def test_curves_are_means_with_a_band_of_one_deviation() -> None:
 
 def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
     figure = plots.learning_curves(ROUNDS)
-    assert {t.name for t in figure.data} == {"a (0.700)", "b (0.400)", "c (0.800)", "d (0.200)"}
+    assert {t.name for t in figure.data} == {"a (70.00 %)", "b (40.00 %)", "c (80.00 %)", "d (20.00 %)"}
     assert "every trial" in title(figure) and "n = 4 trials" in title(figure)
     rows = [
         {"algorithm": "gfpl", "configuration": c, "seed": s, "round": 1, "val_acc": v + s / 10}
@@ -345,8 +345,8 @@ def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
         for s in (1, 2, 3)
     ]
     figure = plots.learning_curves(pd.DataFrame(rows))
-    names = ["1 other", "top 1, seed 3 (0.800)", "top 1, seed 2 (0.700)", "top 1, seed 1 (0.600)"]
-    assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (0.300)"]
+    names = ["1 other", "top 1, seed 3 (80.00 %)", "top 1, seed 2 (70.00 %)", "top 1, seed 1 (0.600)"]
+    assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (30.00 %)"]
     assert "every run" in title(figure) and "n = 6 runs; in colour the 5 that end best" in title(figure)
 
 
