@@ -345,8 +345,8 @@ def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
         for s in (1, 2, 3)
     ]
     figure = plots.learning_curves(pd.DataFrame(rows))
-    names = ["1 other", "top 1, seed 3 (80.00 %)", "top 1, seed 2 (70.00 %)", "top 1, seed 1 (0.600)"]
-    assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (30.00 %)"]
+    names = ["1 other", "top 1, seed 3 (80.00 %)", "top 1, seed 2 (70.00 %)", "top 1, seed 1 (60.00 %)"]
+    assert [t.name for t in figure.data] == [*names, "default, seed 3 (40.00 %)", "default, seed 2 (30.00 %)"]
     assert "every run" in title(figure) and "n = 6 runs; in colour the 5 that end best" in title(figure)
 
 
