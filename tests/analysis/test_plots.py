@@ -291,6 +291,7 @@ def test_what_a_search_found_is_each_trial_in_order_in_percent_with_the_best_fin
         pytest.approx(85),
     ) and "[%]" in figure.layout.xaxis2.title.text
     assert tuned.error_x.array[0] == pytest.approx(15)  # cut at 100 %
+    assert tuned.hovertemplate.startswith("best: 85.00 ± 63.53 % (≤ 100)<")  # once in percent
 
 
 def test_the_best_so_far_stands_at_what_all_trials_had_used() -> None:
@@ -337,7 +338,7 @@ def test_curves_are_means_with_a_band_of_one_deviation() -> None:
 
 def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
     figure = plots.learning_curves(ROUNDS)
-    assert {t.name for t in figure.data} == {"a (0.700)", "b (0.400)", "c (0.800)", "d (0.200)"}
+    assert {t.name for t in figure.data} == {"a (70.00 %)", "b (40.00 %)", "c (80.00 %)", "d (20.00 %)"}
     assert "every trial" in title(figure) and "n = 4 trials" in title(figure)
     rows = [
         {"algorithm": "gfpl", "configuration": c, "seed": s, "round": 1, "val_acc": v + s / 10}
@@ -345,8 +346,8 @@ def test_a_legend_tells_trials_and_the_runs_of_a_comparison_apart() -> None:
         for s in (1, 2, 3)
     ]
     figure = plots.learning_curves(pd.DataFrame(rows))
-    names = ["1 other", "top 1, seed 3 (0.800)", "top 1, seed 2 (0.700)", "top 1, seed 1 (0.600)"]
-    assert [t.name for t in figure.data] == [*names, "default, seed 3 (0.400)", "default, seed 2 (0.300)"]
+    names = ["1 other", "top 1, seed 3 (80.00 %)", "top 1, seed 2 (70.00 %)", "top 1, seed 1 (60.00 %)"]
+    assert [t.name for t in figure.data] == [*names, "default, seed 3 (40.00 %)", "default, seed 2 (30.00 %)"]
     assert "every run" in title(figure) and "n = 6 runs; in colour the 5 that end best" in title(figure)
 
 
@@ -445,6 +446,7 @@ def test_the_curve_by_budget_shows_means_and_bands() -> None:
     assert list(band.y) == pytest.approx([0.72, 0.87, 1.0, 0.83, 0.83, 0.68]), "cut at what an accuracy can be"
     assert "n = 3 searches of each; mean and its" in title(figure)
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 3] and figure.layout.yaxis.title.text == "validation accuracy"
+    assert figure.layout.yaxis.tickformat.endswith("%"), "as its texts"
     one = plots.by_budget(BUDGET.assign(half=np.nan, searches=1))
     assert all(t.name for t in one.data) and "n = 1 search of each; another may order" in title(one)
 
@@ -594,6 +596,10 @@ def test_figures_follow_the_objective(tmp_path: Path) -> None:
     least, _ = plots.interaction(trials, "n", "s", value="last_val_own", mode="min").data
     assert np.array(most.z).tolist() == [[2, 3]] and np.array(least.z).tolist() == [[1, 3]]
     assert plots.effect(trials.drop(index=1), "n", ["last_val_loss"]).layout.yaxis.title.text == "validation loss"
+    axes = [
+        plots.effect(trials.drop(index=1), "n", ["last_val_acc", *of]).layout.yaxis for of in ([], ["last_val_loss"])
+    ]
+    assert [axis.tickformat for axis in axes] == [".3~%", ""] and not axes[1].hoverformat, "a loss is no share"
 
 
 def test_where_few_finished_the_last_round_that_enough_reached_counts() -> None:

@@ -102,7 +102,7 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
     differences = {(a, b): (tuned.loc[a] - tuned.loc[b]).mean() for a, b in itertools.permutations(COMPARED, 2)}
     cells, *_ = plots.pairs(found.pairs, found.objective).data
     for (i, a), (j, b) in itertools.permutations(enumerate(cells.y), 2):
-        assert cells.text[i][j] == f"{100 * differences[a, b]:+.1f}".replace("-", "−")
+        assert cells.text[i][j] == f"{100 * differences[a, b]:+z.1f}".replace("-", "−")
     listed = {row[0]: row[1:] for table in part.folded["Pairs"][:1] for row in table.rows}
     sure = pairs[pairs["verdict"].isin(["larger", "within the margin"])]
     assert bool(len(sure)) == (apart < 0.01) and list(listed) == [f"{a} − {b}" for a, b in sure.index]
