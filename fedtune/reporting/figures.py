@@ -49,6 +49,7 @@ def of_search(f: Findings, study: Study | None, importance: plots.Importance | N
 def _found(f: Findings) -> Shown:
     sentence = f"Each mark is a trial's last {f.in_words}; the star is the best, the line the best finished one so far."
     below = " Below: the best and the default configuration on fresh seeds, with means and 95 % intervals."
+    sentence += " The line counts those that break a constraint, too." * bool(f.goal.constraints)
     best, runs = "" if f.best is None else str(f.best["trial"]), f.check.runs if f.check else None
     make = partial(plots.found, f.trials, f.goal.first, best, runs)
     return drawn("What the trials found", make, sentence + below * (runs is not None))
