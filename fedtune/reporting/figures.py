@@ -16,6 +16,7 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
+from fedtune.runs.tables import BORROWED
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
 from fedtune.studies.comparison.text import paired
 
@@ -135,10 +136,11 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
     if found.evaluations.empty:
         return {}
     by_algorithm = partial(plots.comparison, found.evaluations, found.objective, found.control)
-    sentence = "Overlapping intervals do not say whether two differ: the pairs below do."
-    if lender := found.record.get("lender"):
-        sentence = f"Borrowed: with {lender}'s tuned values of what both have, and defaults otherwise. {sentence}"
-    figures = {"first": [drawn("Comparison", by_algorithm, sentence)]}
+    lent = BORROWED in set(found.evaluations["configuration"])  # what was refused was not trained
+    whose = f"Borrowed: with {found.record.get('lender')}'s tuned values of what both have, and defaults otherwise."
+    said = [whose] * lent
+    said += ["Overlapping intervals do not say whether two differ: the pairs below do."] * (len(found.pairs) > 0)
+    figures = {"first": [drawn("Comparison", by_algorithm, " ".join(said))]}
     if len(found.pairs):
         sentence = f"Differences are {paired(found.pairs, found.searches, found.margin)}."
         figures[OF_PAIRS] = [drawn("Pairs", partial(plots.pairs, found.pairs, found.objective), sentence)]
