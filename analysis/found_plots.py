@@ -38,7 +38,7 @@ def found(
     >>> figure.write_html("found.html")
     """
     words, sign = in_words(objective.name), objective.sign
-    title = f"What {several(len(trials), 'trial')} found"
+    title = "What the trials found"
     scale, form, unit = statistics.unit_of(objective.name)
     value = scale * trials.get(objective.column, pd.Series(np.nan, trials.index)).astype(float)
     if value.isna().all():
@@ -73,7 +73,9 @@ def found(
     if checked:
         _fresh(figure, final, objective)
     hidden = int((at != value).sum())
-    note = f"at the edge: {hidden} far worse or without a value" if hidden else ""
+    note = f"n = {several(len(trials), 'trial')}" + f"; at the edge: {hidden} far worse or without a value" * bool(
+        hidden
+    )
     return finish(figure, title, note, height=430 if checked else 300, legend=1)
 
 

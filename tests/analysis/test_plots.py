@@ -185,7 +185,7 @@ def every(trials: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, go.Figure]:
         "learning curves": plots.learning_curves(rounds, trials),
         "learning curves by": plots.learning_curves(rounds, trials, by="config/n"),
         "losses": plots.learning_curves(rounds, trials, metric="test_acc"),
-        **{f"best {unit}": plots.best_so_far(rounds, unit) for unit in ("rounds", "mb", "seconds")},
+        "found": plots.found(trials),
         "rungs": plots.rung_survival(trials, rounds, [2]),
         "communication": plots.accuracy_communication(rounds),
         "seconds": plots.accuracy_communication(rounds, "seconds"),
@@ -292,34 +292,6 @@ def test_what_a_search_found_is_each_trial_in_order_in_percent_with_the_best_fin
     ) and "[%]" in figure.layout.xaxis2.title.text
     assert tuned.error_x.array[0] == pytest.approx(15)  # cut at 100 %
     assert tuned.hovertemplate.startswith("best: 85.00 ± 63.53 % (≤ 100)<")  # once in percent
-
-
-def test_the_best_so_far_stands_at_what_all_trials_had_used() -> None:
-    for unit, each in (("rounds", 1), ("mb", 2), ("seconds", 1)):
-        line, tested = plots.best_so_far(ROUNDS, unit).data
-        # a: .2 .6 .5 .7, b: 2 rounds, c: .1 .5 .9 .8, d: 2 rounds; the last point is the search's end
-        assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
-        assert [x / each for x in line.x] == [1, 2, 4, 9, 12]
-        assert list(tested.y) == [0.1, 0.3, 0.35, 0.45] and [x / each for x in tested.x] == [1, 2, 4, 9]
-    later = plots.best_so_far(ROUNDS, trials=TRIALS[::-1]).data[0]
-    assert list(later.y) == [0.3, 0.5, 0.9, 0.9] and list(later.x) == [1, 4, 5, 12]
-    with pytest.raises(UserError, match="`against` must be one of rounds, mb, seconds, but got MB"):
-        plots.best_so_far(ROUNDS, against="MB")
-    told = plots.best_so_far(ROUNDS.assign(timestamp=-np.arange(12))).data[0]
-    assert list(told.y) == [0.2, 0.3, 0.8, 0.9, 0.9] and list(told.x) == [1, 2, 3, 4, 12]
-
-
-def test_the_test_figure_of_a_better_round_is_shown_only_where_test_rows_were_scored() -> None:
-    some = ROUNDS.assign(test_acc=ROUNDS["test_acc"].where(ROUNDS["round"] != 3))  # 0.9 and 0.5 are of third rounds
-    line, tested = plots.best_so_far(some).data
-    assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
-    assert list(zip(tested.x, tested.y, strict=True)) == [(1, 0.1), (2, 0.3), (4, 0.35)]
-    assert tested.mode == "markers"  # a line would go on where nothing was scored
-    loss = some.assign(val_loss=1 - some["val_acc"], test_loss=1 - some["test_acc"])
-    _, tested = plots.best_so_far(loss, "mb", objective=parse("val_loss")[0]).data
-    assert list(zip(tested.x, tested.y, strict=True)) == [(2, 0.9), (4, 0.7), (8, 0.65)]
-    (alone,) = plots.best_so_far(some.assign(test_acc=math.nan)).data
-    assert list(alone.y) == list(line.y)
 
 
 def test_curves_are_means_with_a_band_of_one_deviation() -> None:

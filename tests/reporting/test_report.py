@@ -162,7 +162,7 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     order = [
         "fedproto on digits-w4",
         "On 3 fresh seeds the tuned",
-        "What 14 trials found",
+        "What the trials found",
         "Best configuration",
         "How sure is that? 4 caveats",
         "Which hyperparameters mattered, and what to try next",
