@@ -280,6 +280,12 @@ def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], v
     assert found.verdict().startswith(f"On 3 fresh seeds the tuned configuration {verdict}")
 
 
+def test_a_worst_client_is_shown_where_the_worst_tenth_is_not_known() -> None:
+    runs = pd.DataFrame(final([0.9, 0.8, 0.7])).assign(test_acc_std=0.1, test_acc_lowest=0.25)
+    _, columns, rows = checked.FinalCheck(runs).spread()
+    assert columns == ["configuration", "std over clients", "worst client"] and rows[0][1:] == ["10.00 %", "25.00 %"]
+
+
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
     text = words(make(tmp_path / "run", final=final((0.94, float("nan"), 0.88))), tmp_path / "x.html")
     assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
