@@ -91,6 +91,8 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
             "gfpl",
             "--scenario",
             "digits-w4",  # a default once
+            "--set",
+            "local_epochs=1",  # its range was another
             "--trials",
             str(trials),
             "--rounds",

@@ -55,4 +55,5 @@ def shown(status: Status, name: str = "") -> Group:
     if status.best is None:
         return Group(lines, "no round was reported yet")
     best = status.best
-    return Group(lines, terminal.AnyWidth(best.columns, best.rows, best.columns[:2], best.title))
+    words = best.columns[:2]
+    return Group(lines, terminal.AnyWidth(columns=best.columns, rows=best.rows, words=words, title=best.title))

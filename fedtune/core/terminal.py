@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,29 +157,26 @@ def say_table(
     optional: the columns that a narrow terminal may lack.
     """
     names = list(columns)
-    console().print(AnyWidth(names, list(rows), {*names[:1], *left}, title, optional, box=True))
+    words = {*names[:1], *left}
+    table = AnyWidth(columns=names, rows=list(rows), words=words, title=title, optional=optional, box=True)
+    console().print(table)
 
 
+@dataclass(frozen=True, kw_only=True)
 class AnyWidth:
     """A table of which no number is cut: where it does not fit, without some columns, or with rows under each other."""
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        words: Collection[str],
-        title: str = "",
-        optional: Collection[str] = (),
-        box: bool = False,
-    ) -> None:
-        """words: the columns that hold words; the others hold numbers.  optional: those that may be left out."""
-        self.columns, self.rows, self.words, self.title, self.box = columns, rows, words, title, box
-        self.optional = [i for i, column in enumerate(columns) if column in optional]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Collection[str]  # the columns that hold words; the others hold numbers
+    title: str = ""
+    optional: Collection[str] = ()  # the columns that may be left out
+    box: bool = False
 
     def __rich_console__(self, console: Console, options: Any) -> Iterator[RenderableType]:
         """The table as this width can hold it."""
         shown, width = list(range(len(self.columns))), options.max_width
-        spare = self.optional.copy()
+        spare = [i for i, column in enumerate(self.columns) if column in self.optional]
         while self._width(shown) > width and spare:
             shown.remove(spare.pop())
         if self._width(shown) <= width:

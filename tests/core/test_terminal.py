@@ -78,7 +78,7 @@ ROWS = [[f"c7d8827{i}", "finished", "94.00 ± 4.97 (≤ 100)", *(f"0.00{i}{k}123
 
 def at(width: int, **how: Any) -> str:
     shown = terminal.console(width=width, file=io.StringIO(), record=True)
-    shown.print(terminal.AnyWidth(COLUMNS, ROWS, COLUMNS[:2], **how))
+    shown.print(terminal.AnyWidth(columns=COLUMNS, rows=ROWS, words=COLUMNS[:2], **how))
     return shown.export_text()
 
 

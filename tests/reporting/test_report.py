@@ -393,7 +393,7 @@ def test_a_search_that_was_interrupted_has_no_check_and_goes_on(tmp_path: Path) 
         write_json(run / "run.json", record(state="interrupted", scenario_name=name))
         found = findings.read(run)
         assert found.scenario == name and found.title.startswith(f"fedproto on {name}")
-        assert found.title.endswith(("rounds = 6)", "rounds = 6, all_classes = 100)"))
+        assert "rounds = 6" in found.title
 
 
 def test_a_record_of_an_algorithm_that_is_gone_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -571,7 +571,7 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     out = tmp_path / "all.html"
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
-    changed = "digits-w4 (clients = 5, rounds = 6)"
+    changed = "digits-w4 (clients = 5, rounds = 6, lr = 0.01, momentum = 0.5)"  # no default of today's
     assert f"a run fedproto on {changed} finished 14 validation accuracy 95.00 % 94.00 ± 4.97 % 90.00 ± 0.00 %" in told(
         html
     )

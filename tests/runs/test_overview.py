@@ -53,38 +53,38 @@ def shown(folder: Path, trials: dict[str, dict[str, Any]], **record: Any) -> lis
             {"constraints": ["comm_mb<=5"]},
             [
                 "highest last val_acc, comm_mb<=5",
-                "trial status round val_acc comm_mb test_acc kept lr",
-                "slow finished 2/2 0.7000 5.0000 yes 0.5",
-                "cheap finished 2/2 0.6000 2.0000 yes 0.5",
-                "dear finished 2/2 0.9000 8.0000 no 0.5",
+                "trial status round val_acc % comm_mb test_acc % kept lr",
+                "slow finished 2/2 70.00 5.0000 yes 0.5",
+                "cheap finished 2/2 60.00 2.0000 yes 0.5",
+                "dear finished 2/2 90.00 8.0000 no 0.5",
             ],
         ),
         (
             {"a": CHEAP},
             {"objectives": ["val_acc", "comm_mb"], "constraints": ["seconds<=9"]},
             [
-                "trial status round val_acc comm_mb seconds test_acc kept lr",
-                "a finished 2/2 0.6000 2.0000 3.0000 yes 0.5",
+                "trial status round val_acc % comm_mb seconds test_acc % kept lr",
+                "a finished 2/2 60.00 2.0000 3.0000 yes 0.5",
             ],
         ),
         (
             {"a": {"val_acc": 0.5}},
             {},
-            ["highest last val_acc", "trial status round val_acc test_acc lr", "a finished 2/2 0.5000 0.5"],
+            ["highest last val_acc", "trial status round val_acc % test_acc % lr", "a finished 2/2 50.00 0.5"],
         ),
         (  # the test figure of what is searched for comes before test accuracy
             {"a": {"val_acc": 0.5, "val_acc_worst10": 0.3, "test_acc": 0.4, "test_acc_worst10": 0.2}},
             {"objectives": ["val_acc_worst10"]},
             [
                 "highest last val_acc_worst10",
-                "trial status round val_acc_worst10 test_acc_worst10 test_acc lr",
-                "a finished 2/2 0.3000 0.2000 0.4000 0.5",
+                "trial status round val_acc_worst10 % test_acc_worst10 % test_acc % lr",
+                "a finished 2/2 30.00 20.00 40.00 0.5",
             ],
         ),
         (  # a program that reports no test accuracy
             {"a": {"val_acc": 0.5}},
             {"metrics": {"val_acc": {"split": "validation", "mode": ""}}},
-            ["trial status round val_acc lr", "a finished 2/2 0.5000 0.5"],
+            ["trial status round val_acc % lr", "a finished 2/2 50.00 0.5"],
         ),
     ],
 )

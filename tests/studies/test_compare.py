@@ -112,7 +112,9 @@ def test_the_tables_are_written_in_every_form(both):
     text = (both / "table.md").read_text()
     assert text.count("| fedproto |") == 4
     made = re.search(r"commit (.+), (\d+) s of searches and (\d+) s of runs on fresh seeds", text)
-    assert made and int(made[3]) == round(pd.read_parquet(both / "evaluations.parquet")["seconds"].sum())
+    rows = pd.read_parquet(both / "evaluations.parquet")
+    rows = rows.drop_duplicates(["algorithm", "seed", *rows.filter(like="config/")])  # one run may serve two candidates
+    assert made and int(made[3]) == round(rows["seconds"].sum())
     assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 4 + 2 * (pairs["p_holm"][0] < 0.05)
     method = (both / "method.md").read_text()
     assert "tuned by one search of 3 trials" in method and "so there is no verdict." in method

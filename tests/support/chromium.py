@@ -66,7 +66,7 @@ class Browser:
         """The page's text, once it holds such a text."""
         self.do("url", url=url)
         try:
-            wait_for(lambda: re.search(until, self.text()))
+            wait_for(lambda: re.search(until, self.text()), 240)
         except AssertionError:
             raise AssertionError(f"{url} never said {until!r}, but: {self.text()}") from None
         return self.text()

@@ -86,7 +86,7 @@ def test_the_best_configuration_plays_again_to_the_same_numbers(gfpl, tmp_path, 
     last = json.loads(rows.read_text().splitlines()[-1])
     chosen = tables.best_trial(gfpl.trials)
     assert (last["val_acc"], last["test_acc"]) == (chosen["last_val_acc"], chosen["last_test_acc"])
-    assert "val_acc" in capsys.readouterr().out
+    assert f"validation accuracy {100 * last['val_acc']:.2f} %" in capsys.readouterr().out
 
 
 def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):

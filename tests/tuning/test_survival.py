@@ -148,10 +148,10 @@ def test_the_status_tells_how_trials_stand_what_rungs_left_and_how_long_it_may_t
     assert "rung at round 3: reached by 3, 2 went on" in said
     shown = [line.split()[:4] for line in said.splitlines() if line.split()[:1] and line.split()[0] in "abcd"]
     assert shown == [
-        ["a", "finished", "9/9", "0.5000"],
-        ["c", "running", "4/9", "0.4000"],
-        ["b", "stopped", "3/9", "0.2000"],
-        ["d", "diverged", "2/9", "0.6000"],
+        ["a", "finished", "9/9", "50.00"],
+        ["c", "running", "4/9", "40.00"],
+        ["b", "stopped", "3/9", "20.00"],
+        ["d", "diverged", "2/9", "60.00"],
     ]
     # ended trials took 18, 6 and 4 s; c has 8 of those 28 / 3, the fifth all of them; two at once
     assert "about 0:00:05 left" in said

@@ -83,7 +83,7 @@ class LiveView(Callback):
         columns = ["trial", "round", self.objective.name + unit_of(self.objective.name)[2], *names]
         more = len(self.running) - SHOWN
         below = ["* the best so far"] * bool(self.best) + [f"{more} more are running"] * (more > 0)
-        table = AnyWidth(columns, [self._row(trial) for trial in shown], columns[:1], optional=names)
+        table = AnyWidth(columns=columns, rows=[self._row(trial) for trial in shown], words=columns[:1], optional=names)
         return Group(f"{head}   {self._elapsed()}", table, *below)
 
     @property
