@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from fedtune.analysis.plot_tools import in_words, legend_lines, title_of
+from fedtune.analysis.plot_tools import in_words, legend_lines, ticks, title_of
 from fedtune.analysis.theme import COLOURS, GREY, band, colours, finish, nothing
 from fedtune.core import statistics
 from fedtune.core.metrics import is_share, limits
@@ -183,7 +183,7 @@ def _cells(table: pd.DataFrame, metric: str, sign: int) -> dict[tuple[str, str],
         for a, b, d in ((row.algorithm, row.other, row.difference), (row.other, row.algorithm, -row.difference)):
             larger = kinds[0 if sign * d > 0 else 1]
             said = f"{a} − {b}: {statistics.gained(metric, d, row.half)}, {verdict or 'no verdict'}"
-            number = statistics.number(scale * d, "+.1f" if unit else "+.3f")
+            number = statistics.number(scale * d, "+z.1f" if unit else "+z.3f")
             cells[a, b] = kinds.index(larger if verdict == tables.LARGER else verdict), number, said
     return cells
 
@@ -228,9 +228,9 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY) -> go.
             ],
             hovertemplate=name + " after %{x}: %{text}<extra></extra>",
         )
-    ticks = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
-    figure.update_xaxes(title="trials of each search", type="log", tickvals=ticks, ticktext=[str(n) for n in ticks])
-    figure.update_yaxes(title=words)
+    counts = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
+    figure.update_xaxes(title="trials of each search", type="log", tickvals=counts, ticktext=[str(n) for n in counts])
+    figure.update_yaxes(title=words, tickformat=ticks(objective.name))
     searches = int(table["searches"].iloc[0])
     note = f"n = {several(searches, 'search')} of each; "
     note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands

@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 
 from fedtune.analysis.plot_tools import (
     KEYS,
-    UNITS,
     form,
     hover_texts,
     in_words,
@@ -17,85 +16,13 @@ from fedtune.analysis.plot_tools import (
     run_of,
     text_column,
     ticks,
-    with_cost,
 )
 from fedtune.analysis.theme import GREY, colours, finish, nothing
-from fedtune.core.errors import UserError
 from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import pareto
 
 MOST_POINTS = 4000  # what a browser can bear
-
-
-def best_so_far(
-    rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFrame | None = None, objective: Objective = ACCURACY
-) -> go.Figure:
-    """The best value of the objective so far, against the rounds, MB or seconds that all trials together had used.
-
-    against: rounds, mb or seconds (of training and evaluation, summed over all trials).  Rounds are ordered by the
-    column `timestamp` if there is one, otherwise trial after trial in the order in which they began (that of `trials`,
-    if given), which is approximate for concurrent trials.  Each of several runs has its own line.  UserError for any
-    other `against`.
-
-    >>> from fedtune.analysis import frames, plots
-    >>> trials, rounds = frames.load("runs/NAME")
-    >>> figure = plots.best_so_far(rounds, against="mb")
-    >>> figure.write_html("best_so_far.html")
-    """
-    if against not in UNITS:
-        raise UserError(f"`against` must be one of {', '.join(UNITS)}, but got {against}")
-    axis, unit = UNITS[against]
-    words, sign = in_words(objective.name), objective.sign
-    title = f"Best {words} so far against {axis.split(' [')[0]}"
-    scored = with_cost(rounds, against, objective.name)
-    if scored.empty:
-        return nothing(title, f"no round has a {words}")
-    figure, runs = go.Figure(), text_column(scored, "run")
-    for run, colour in colours(list(dict.fromkeys(runs))).items():
-        rows = _in_order(scored[runs == run], trials)
-        best = sign * (sign * rows[objective.name]).cummax()
-        rise = (sign * best > (sign * best).shift(fill_value=-math.inf)).to_numpy(copy=True)
-        rise[-1] = True  # so that the line goes on to the end
-        used = rows["_cost"].cumsum()
-        one, hover = runs.nunique() == 1, hover_texts(rows[rise])
-        name = "validation" if one else run
-        line = {"color": colour, "shape": "hv"}
-        figure.add_scatter(
-            x=used[rise],
-            y=best[rise],
-            name=name,
-            mode="lines+markers",
-            line=line,
-            marker={"size": 6},
-            text=hover,
-            hovertemplate=f"%{{y:{form(objective.name)}}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
-        )
-        tested = rows.get(objective.tested, pd.Series(math.nan, index=rows.index))
-        scored_too = rise & (rows[objective.name] == best) & tested.notna()  # test rows are not scored in every round
-        if one and scored_too.any():
-            figure.add_scatter(
-                x=used[scored_too],
-                y=tested[scored_too],
-                mode="markers",
-                name=f"{in_words(objective.tested)} in that round, where scored (never used)",
-                marker={"color": GREY, "size": 7, "symbol": "diamond-open"},
-            )
-    figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
-    label = "accuracy" if objective == ACCURACY else words
-    figure.update_yaxes(title=label if runs.nunique() == 1 else words, tickformat=ticks(objective.name))
-    n = f"n = {several(run_of(scored).nunique(), 'trial')}, {len(scored):,} rounds"
-    return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
-
-
-def _in_order(scored: pd.DataFrame, trials: pd.DataFrame | None) -> pd.DataFrame:
-    """Rounds in the order in which they were trained, as far as is known."""
-    if "timestamp" in scored:
-        return scored.sort_values("timestamp", kind="stable")
-    if trials is None or "trial" not in scored:
-        return scored
-    place = {name: i for i, name in enumerate(trials["trial"])}
-    return scored.assign(_place=scored["trial"].map(place)).sort_values(["_place", "round"], kind="stable")
 
 
 def accuracy_communication(

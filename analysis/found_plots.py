@@ -38,7 +38,7 @@ def found(
     >>> figure.write_html("found.html")
     """
     words, sign = in_words(objective.name), objective.sign
-    title = f"What {several(len(trials), 'trial')} found"
+    title = "What the trials found"
     scale, form, unit = statistics.unit_of(objective.name)
     value = scale * trials.get(objective.column, pd.Series(np.nan, trials.index)).astype(float)
     if value.isna().all():
@@ -73,7 +73,9 @@ def found(
     if checked:
         _fresh(figure, final, objective)
     hidden = int((at != value).sum())
-    note = f"at the edge: {hidden} far worse or without a value" if hidden else ""
+    note = f"n = {several(len(trials), 'trial')}" + f"; at the edge: {hidden} far worse or without a value" * bool(
+        hidden
+    )
     return finish(figure, title, note, height=430 if checked else 300, legend=1)
 
 
@@ -82,21 +84,20 @@ def _fresh(figure: go.Figure, final: pd.DataFrame, objective: Objective) -> None
     column = objective.reported(final)
     scale, form, unit = statistics.unit_of(column)
     for name, colour in (("default", GREY), ("best", COLOURS[0])):
-        runs = scale * final.loc[final["configuration"] == name, column].astype(float)
+        runs = final.loc[final["configuration"] == name, column].astype(float)
         mean = statistics.mean(runs)
-        low, high = limits(column)
-        above, below = statistics.arms([mean.mean], [mean.half], (scale * low, scale * high))
+        above, below = statistics.arms([mean.mean], [mean.half], limits(column))
         common = {"showlegend": False, "row": 2, "col": 1, "y": [name] * len(runs), "mode": "markers"}
         figure.add_scatter(
-            x=runs,
+            x=scale * runs,
             marker={"color": see_through(colour, 0.5)},
             hovertemplate=f"%{{x:{form}}}{unit}<extra></extra>",
             **common,
         )
         figure.add_scatter(
-            x=[mean.mean],
+            x=[scale * mean.mean],
             marker={"color": colour, "size": 11, "symbol": "diamond"},
-            error_x={"array": above, "arrayminus": below, "thickness": 2, "width": 6},
+            error_x={"array": scale * above, "arrayminus": scale * below, "thickness": 2, "width": 6},
             hovertemplate=f"{name}: {statistics.figure(column, *mean)}<extra></extra>",
             **(common | {"y": [name]}),
         )

@@ -67,7 +67,9 @@ def effect(
         )
     unit = in_words(measures[0]) if len(measures) == 1 else ""
     label = "accuracy" if all("_acc" in m for m in measures) else unit
-    figure.update_yaxes(title=label, tickformat=ticks(measures[0]), hoverformat=form(measures[0]), row=1, col=1)
+    scales = {ticks(m): form(m) for m in measures}  # where only some are shares, none is in percent
+    tick, hover = next(iter(scales.items())) if len(scales) == 1 else ("", "")
+    figure.update_yaxes(title=label, tickformat=tick, hoverformat=hover, row=1, col=1)
     if costs:
         figure.update_yaxes(title=in_words(costs[0]), rangemode="tozero", row=2, col=1)
     _scale_axis(figure, line[column])

@@ -16,6 +16,7 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
+from fedtune.runs.tables import BORROWED
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
 from fedtune.studies.comparison.text import paired
 
@@ -49,6 +50,7 @@ def of_search(f: Findings, study: Study | None, importance: plots.Importance | N
 def _found(f: Findings) -> Shown:
     sentence = f"Each mark is a trial's last {f.in_words}; the star is the best, the line the best finished one so far."
     below = " Below: the best and the default configuration on fresh seeds, with means and 95 % intervals."
+    sentence += " The line counts those that break a constraint, too." * bool(f.goal.constraints)
     best, runs = "" if f.best is None else str(f.best["trial"]), f.check.runs if f.check else None
     make = partial(plots.found, f.trials, f.goal.first, best, runs)
     return drawn("What the trials found", make, sentence + below * (runs is not None))
@@ -134,10 +136,11 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
     if found.evaluations.empty:
         return {}
     by_algorithm = partial(plots.comparison, found.evaluations, found.objective, found.control)
-    sentence = "Overlapping intervals do not say whether two differ: the pairs below do."
-    if lender := found.record.get("lender"):
-        sentence = f"Borrowed: with {lender}'s tuned values of what both have, and defaults otherwise. {sentence}"
-    figures = {"first": [drawn("Comparison", by_algorithm, sentence)]}
+    lent = BORROWED in set(found.evaluations["configuration"])  # what was refused was not trained
+    whose = f"Borrowed: with {found.record.get('lender')}'s tuned values of what both have, and defaults otherwise."
+    said = [whose] * lent
+    said += ["Overlapping intervals do not say whether two differ: the pairs below do."] * (len(found.pairs) > 0)
+    figures = {"first": [drawn("Comparison", by_algorithm, " ".join(said))]}
     if len(found.pairs):
         sentence = f"Differences are {paired(found.pairs, found.searches, found.margin)}."
         figures[OF_PAIRS] = [drawn("Pairs", partial(plots.pairs, found.pairs, found.objective), sentence)]

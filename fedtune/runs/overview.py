@@ -182,7 +182,7 @@ class Reader:
             rounds=rounds,
             counts=counts,
             rungs=[_rung(rung, budget, rows, how, goal.first) for rung in rungs],
-            best=_best(rows, how, rounds, set(record["space"]), goal, tested, budget),
+            best=_best(rows, how, goal, budget, rounds=rounds, space=set(record["space"]), tested=tested),
             workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
             says=_last_lines(files, how),
         )
@@ -278,7 +278,7 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], obj
 
 
 def _best(
-    rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], goal: Goal, tested: bool, budget: Budget
+    rows: Logged, how: Mapping[str, str], goal: Goal, budget: Budget, *, rounds: int, space: set[str], tested: bool
 ) -> BestTrials | None:
     """The trials with the best last value of the objective; None before the first round."""
     objective, constraints = goal.first, "".join(f", {c}" for c in goal.constraints)

@@ -123,7 +123,7 @@ class FinalCheck:
     def spread(self) -> Table:
         """Means over seeds of how test accuracy is spread over clients; without rows where that is not known."""
         columns = {c: text for c, text in SPREAD.items() if c in self.runs and "test_acc_std" in self.runs}
-        if LOWEST in columns and self.runs[LOWEST].equals(self.runs["test_acc_worst10"]):  # of ten clients at most
+        if LOWEST in columns and self.runs[LOWEST].equals(self.runs.get("test_acc_worst10")):  # of ten clients at most
             del columns[LOWEST]
         of = {n: [self.of(n, c).mean() for c in columns] for n in self.names if columns}
         rows = [[n, *(figure(*v) for v in zip(columns, of[n], strict=True))] for n in of]

@@ -102,7 +102,7 @@ print(file.getvalue())
 DRAWN = """
 from fedtune.analysis import frames, notebook, plots
 trials, rounds = frames.load(notebook.EXAMPLE / "search")
-plots.best_so_far(rounds)
+plots.found(trials)
 """
 
 

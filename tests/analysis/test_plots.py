@@ -185,7 +185,7 @@ def every(trials: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, go.Figure]:
         "learning curves": plots.learning_curves(rounds, trials),
         "learning curves by": plots.learning_curves(rounds, trials, by="config/n"),
         "losses": plots.learning_curves(rounds, trials, metric="test_acc"),
-        **{f"best {unit}": plots.best_so_far(rounds, unit) for unit in ("rounds", "mb", "seconds")},
+        "found": plots.found(trials),
         "rungs": plots.rung_survival(trials, rounds, [2]),
         "communication": plots.accuracy_communication(rounds),
         "seconds": plots.accuracy_communication(rounds, "seconds"),
@@ -291,34 +291,7 @@ def test_what_a_search_found_is_each_trial_in_order_in_percent_with_the_best_fin
         pytest.approx(85),
     ) and "[%]" in figure.layout.xaxis2.title.text
     assert tuned.error_x.array[0] == pytest.approx(15)  # cut at 100 %
-
-
-def test_the_best_so_far_stands_at_what_all_trials_had_used() -> None:
-    for unit, each in (("rounds", 1), ("mb", 2), ("seconds", 1)):
-        line, tested = plots.best_so_far(ROUNDS, unit).data
-        # a: .2 .6 .5 .7, b: 2 rounds, c: .1 .5 .9 .8, d: 2 rounds; the last point is the search's end
-        assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
-        assert [x / each for x in line.x] == [1, 2, 4, 9, 12]
-        assert list(tested.y) == [0.1, 0.3, 0.35, 0.45] and [x / each for x in tested.x] == [1, 2, 4, 9]
-    later = plots.best_so_far(ROUNDS, trials=TRIALS[::-1]).data[0]
-    assert list(later.y) == [0.3, 0.5, 0.9, 0.9] and list(later.x) == [1, 4, 5, 12]
-    with pytest.raises(UserError, match="`against` must be one of rounds, mb, seconds, but got MB"):
-        plots.best_so_far(ROUNDS, against="MB")
-    told = plots.best_so_far(ROUNDS.assign(timestamp=-np.arange(12))).data[0]
-    assert list(told.y) == [0.2, 0.3, 0.8, 0.9, 0.9] and list(told.x) == [1, 2, 3, 4, 12]
-
-
-def test_the_test_figure_of_a_better_round_is_shown_only_where_test_rows_were_scored() -> None:
-    some = ROUNDS.assign(test_acc=ROUNDS["test_acc"].where(ROUNDS["round"] != 3))  # 0.9 and 0.5 are of third rounds
-    line, tested = plots.best_so_far(some).data
-    assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
-    assert list(zip(tested.x, tested.y, strict=True)) == [(1, 0.1), (2, 0.3), (4, 0.35)]
-    assert tested.mode == "markers"  # a line would go on where nothing was scored
-    loss = some.assign(val_loss=1 - some["val_acc"], test_loss=1 - some["test_acc"])
-    _, tested = plots.best_so_far(loss, "mb", objective=parse("val_loss")[0]).data
-    assert list(zip(tested.x, tested.y, strict=True)) == [(2, 0.9), (4, 0.7), (8, 0.65)]
-    (alone,) = plots.best_so_far(some.assign(test_acc=math.nan)).data
-    assert list(alone.y) == list(line.y)
+    assert tuned.hovertemplate.startswith("best: 85.00 ± 63.53 % (≤ 100)<")  # once in percent
 
 
 def test_curves_are_means_with_a_band_of_one_deviation() -> None:
@@ -445,6 +418,7 @@ def test_the_curve_by_budget_shows_means_and_bands() -> None:
     assert list(band.y) == pytest.approx([0.72, 0.87, 1.0, 0.83, 0.83, 0.68]), "cut at what an accuracy can be"
     assert "n = 3 searches of each; mean and its" in title(figure)
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 3] and figure.layout.yaxis.title.text == "validation accuracy"
+    assert figure.layout.yaxis.tickformat.endswith("%"), "as its texts"
     one = plots.by_budget(BUDGET.assign(half=np.nan, searches=1))
     assert all(t.name for t in one.data) and "n = 1 search of each; another may order" in title(one)
 
@@ -594,6 +568,10 @@ def test_figures_follow_the_objective(tmp_path: Path) -> None:
     least, _ = plots.interaction(trials, "n", "s", value="last_val_own", mode="min").data
     assert np.array(most.z).tolist() == [[2, 3]] and np.array(least.z).tolist() == [[1, 3]]
     assert plots.effect(trials.drop(index=1), "n", ["last_val_loss"]).layout.yaxis.title.text == "validation loss"
+    axes = [
+        plots.effect(trials.drop(index=1), "n", ["last_val_acc", *of]).layout.yaxis for of in ([], ["last_val_loss"])
+    ]
+    assert [axis.tickformat for axis in axes] == [".3~%", ""] and not axes[1].hoverformat, "a loss is no share"
 
 
 def test_where_few_finished_the_last_round_that_enough_reached_counts() -> None:

@@ -41,6 +41,17 @@ def test_figures_reach_no_further_than_their_metric(name: str, ends: tuple[float
     assert above[0] == pytest.approx(max(0, high)) and below[1] == pytest.approx(0.1 if ends[0] < 0 else 0.02)
 
 
+@pytest.mark.parametrize("name", ["test_acc", "val_acc_worst10", "test_acc_foreign", "val_acc_etf", "test_f1"])
+def test_shares_of_rows_are_in_percent(name: str) -> None:
+    assert statistics.figure(name, 0.951, 0.1) == "95.10 ± 10.00 % (≤ 100)"
+    assert statistics.gained(name, 0.01) == "+1.00 points"
+
+
+@pytest.mark.parametrize("name", ["test_loss", "val_gain", "comm_mb", "val_accuracy", "test_acceleration"])
+def test_other_metrics_and_those_of_users_are_as_they_are(name: str) -> None:
+    assert (statistics.figure(name, 0.951, 0.1), statistics.gained(name, 0.01)) == ("0.9510 ± 0.1000", "+0.0100")
+
+
 def test_statistics_are_nan_without_enough_values():
     assert all(map(math.isnan, statistics.mean([])))
     assert all(map(math.isnan, statistics.mean([1.0, math.nan])))

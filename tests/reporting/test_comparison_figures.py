@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from support.evaluations import evaluated, spent
 from fedtune.analysis import plots
 from fedtune.core.about import FORMAT
 from fedtune.core.objectives import ACCURACY
-from fedtune.reporting import sections
+from fedtune.reporting import figures, sections
 from fedtune.runs.files import write_json
 from fedtune.studies.comparison import tables
 from fedtune.studies.comparison.results import Results
@@ -102,7 +103,7 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
     differences = {(a, b): (tuned.loc[a] - tuned.loc[b]).mean() for a, b in itertools.permutations(COMPARED, 2)}
     cells, *_ = plots.pairs(found.pairs, found.objective).data
     for (i, a), (j, b) in itertools.permutations(enumerate(cells.y), 2):
-        assert cells.text[i][j] == f"{100 * differences[a, b]:+.1f}".replace("-", "−")
+        assert cells.text[i][j] == f"{100 * differences[a, b]:+z.1f}".replace("-", "−")
     listed = {row[0]: row[1:] for table in part.folded["Pairs"][:1] for row in table.rows}
     sure = pairs[pairs["verdict"].isin(["larger", "within the margin"])]
     assert bool(len(sure)) == (apart < 0.01) and list(listed) == [f"{a} − {b}" for a, b in sure.index]
@@ -126,3 +127,14 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
         above, last = order[1:3], order[3]
         clauses = f"{', '.join(above)} and {last} are below {order[0]}; {' and '.join(above)} are above {last}."
         assert lead == f"{first}; {clauses}"
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_the_first_figure_speaks_of_pairs_and_borrowed_runs_where_there_are_some(lent: bool, tmp_path: Path) -> None:
+    found = Results.read(kept(tmp_path, 0.1))
+    runs = found.evaluations.assign(configuration="borrowed") if lent else found.evaluations
+    record = {**found.record, "lender": "fedavg"}
+    for pairs, told in ((found.pairs, True), (found.pairs[:0], False)):
+        of = dataclasses.replace(found, record=record, evaluations=runs, pairs=pairs)
+        sentence = figures.of_comparison(of)["first"][0].sentence
+        assert ("Borrowed: with fedavg's" in sentence, "the pairs below" in sentence) == (lent, told)

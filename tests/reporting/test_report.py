@@ -162,7 +162,7 @@ def test_the_answer_comes_first_and_says_how_sure_it_is(html: str, run: Path) ->
     order = [
         "fedproto on digits-w4",
         "On 3 fresh seeds the tuned",
-        "What 14 trials found",
+        "What the trials found",
         "Best configuration",
         "How sure is that? 4 caveats",
         "Which hyperparameters mattered, and what to try next",
@@ -278,6 +278,12 @@ def test_a_page_has_the_caveats_of_the_terminal_and_says_what_to_try_next(
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
     found = checked.FinalCheck(pd.DataFrame(final(best)))
     assert found.verdict().startswith(f"On 3 fresh seeds the tuned configuration {verdict}")
+
+
+def test_a_worst_client_is_shown_where_the_worst_tenth_is_not_known() -> None:
+    runs = pd.DataFrame(final([0.9, 0.8, 0.7])).assign(test_acc_std=0.1, test_acc_lowest=0.25)
+    _, columns, rows = checked.FinalCheck(runs).spread()
+    assert columns == ["configuration", "std over clients", "worst client"] and rows[0][1:] == ["10.00 %", "25.00 %"]
 
 
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:

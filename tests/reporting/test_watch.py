@@ -396,7 +396,7 @@ def test_runs_beside_one_another_are_what_a_report_on_several_is(storage: Path, 
         assert f'<td class="short"><a href="#run{i}">{name}</a></td>' in html and f'<section id="run{i}">' in html
     assert text.startswith("Report All runs run what state trials in the search best, fresh seeds default, fresh seeds")
     assert "up to 6 rounds, tpe, asha with rungs at 2" in text and "up to 9 rounds, tpe, none with rungs at 2" in text
-    assert text.count("What 3 trials found") == 2
+    assert text.count("What the trials found") == 2
     someone = client(storage)
     assert someone.get("/together?run=done&run=done").status == 404
     assert someone.get("/together?run=done&run=nothing").status == 404

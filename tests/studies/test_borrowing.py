@@ -183,6 +183,12 @@ def test_what_tuning_gains_beyond_borrowed_values_is_paired_as_the_gain_is() -> 
         "gain over borrowed",
     ]
     assert shown.loc[1].tolist()[3] == shown.loc[1].tolist()[5] == "–"
+    some = found[
+        (found["configuration"] != "borrowed") | (found["seed"] < 2)
+    ]  # the other search of fedavg found nothing
+    lost = some.assign(test_acc=some["test_acc"].where((some["configuration"] != "borrowed") | (some["seed"] > 0)))
+    few = tables.table(lost, spent(["fedavg", "fedprox", "local"]), {}, lender="fedavg")
+    assert text.shown(few)["with fedavg's values %"].tolist()[0] == "diverged in 1 of 2"
     plainly = found[found["configuration"] != "borrowed"]
     before = tables.table(plainly, spent(["fedavg", "fedprox", "local"]), {})
     pd.testing.assert_frame_equal(before, made[list(before)], check_exact=True)

@@ -142,6 +142,10 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     assert comparison_text.outcome(table, crowd, none).endswith(
         "; 6 algorithms are below b; a cannot be told apart from b."
     )
+    others = pairs_of(*((f"{x}{i}", x, -0.1, "larger") for x in "yz" for i in range(6)))
+    assert comparison_text.outcome(table, crowd, others).endswith(
+        "; 6 algorithms are below y; 6 algorithms are below z."
+    )
     once = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, "")), pairs_of(("b", "local", 0.1, "")))
     assert once.startswith("b ranks first on fresh seeds with 90.20 ± 0.25 %, by one search of each algorithm: ")
     assert once.endswith("there is no verdict (--searches 3 or more give one).")

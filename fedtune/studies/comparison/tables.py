@@ -68,6 +68,7 @@ BORROWED_COLUMNS: dict[str, str] = {  # further columns where another algorithm'
     "beyond": "tuned − borrowed, paired as the gain is",
     "beyond_half": "its ±",
     "borrowed_diverged": "runs with borrowed values that diverged, or whose program failed",
+    "borrowed_runs": "runs with borrowed values: fewer where a search of the lender found nothing",
 }
 MEANS = {  # columns that are means over the runs of the tuned configuration
     "clients_std": "test_acc_std",
@@ -125,6 +126,7 @@ def table(
                 "default_diverged": int(default[tested].isna().sum()),
                 "tuned_diverged": int(tuned[tested].isna().sum()),
                 "borrowed_diverged": int(borrowed[tested].isna().sum()),
+                "borrowed_runs": len(borrowed),
                 "lost": trial_states.loss_word(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
                 "published": published.get(str(name), ""),

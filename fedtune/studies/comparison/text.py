@@ -99,11 +99,12 @@ def _differing(pairs: pd.DataFrame) -> list[str]:
         (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, "told apart from"),
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, "tested against"),
     ):
-        whom: dict[str, list[str]] = {}
-        for other, names in pairs[of].groupby("other", sort=False)["algorithm"]:
+        whom: dict[tuple[str, ...], list[str]] = {}
+        for other, group in pairs[of].groupby("other", sort=False)["algorithm"]:
+            whom.setdefault(tuple(group), []).append(str(other))
+        for names, others in whom.items():
             who = listed(names) if len(names) <= NAMED else f"{len(names)} algorithms"
-            whom.setdefault(f"{who} {verbs[len(names) > 1]}", []).append(str(other))
-        clauses += [f"{who} {how} {listed(others)}" for who, others in whom.items()]
+            clauses.append(f"{who} {verbs[len(names) > 1]} {how} {listed(others)}")
     return clauses
 
 
@@ -278,10 +279,10 @@ def _borrowed(table: pd.DataFrame, named: str) -> tuple[dict[str, list[str]], di
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
-    how = table["lost"] if "lost" in table else ["diverged"] * len(table)
+    how, runs = table.get("lost", ["diverged"] * len(table)), table.get(f"{name}_runs", table["runs"])
     return [
         text if text != "–" else f"{word} in {k:.0f} of {n:.0f}" if k > 0 else "none found"
-        for text, word, k, n in zip(_with_half(table, name), how, table[f"{name}_diverged"], table["runs"], strict=True)
+        for text, word, k, n in zip(_with_half(table, name), how, table[f"{name}_diverged"], runs, strict=True)
     ]
 
 
