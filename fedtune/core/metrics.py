@@ -174,7 +174,7 @@ def is_share(name: str) -> bool:
 
     People read it in percent, on pages and in terminals.  Files have fractions, as do options and what is said of them.
     """
-    return name.startswith(("val_acc", "test_acc")) or name in ("val_f1", "test_f1")
+    return f"{name}_".startswith(("val_acc_", "test_acc_")) or name in ("val_f1", "test_f1")
 
 
 def worst(name: str) -> float | None:
