@@ -85,7 +85,11 @@ def test_what_an_earlier_driver_concluded_is_gone_once_a_search_goes_on(
     def ended(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "fit", ended)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "_restored", ended)
+        assert resume.main([str(files.path), "--no-dashboard"]) == 130
+    assert all(file.exists() for file in concluded)  # as true as before: nothing went on
+    monkeypatch.setattr(tune.Tuner, "fit", ended)
     assert resume.main([str(files.path), "--no-dashboard"]) == 130
     assert files.record["state"] == "interrupted" and not any(file.exists() for file in concluded)
     assert frames.load(files.path)[0]["status"].value_counts()["open"] > 0
