@@ -174,8 +174,7 @@ def is_share(name: str) -> bool:
 
     People read it in percent, on pages and in terminals.  Files have fractions, as do options and what is said of them.
     """
-    split, _, what = name.partition("_")  # val_accuracy is a user's own, and may be anything
-    return split in ("val", "test") and (what in ("acc", "f1") or what.startswith("acc_"))
+    return f"{name}_".startswith(("val_acc_", "test_acc_")) or name in ("val_f1", "test_f1")
 
 
 def worst(name: str) -> float | None:

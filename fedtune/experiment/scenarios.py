@@ -157,8 +157,10 @@ DEFAULT = "digits-shards"
 
 def swept(name: str, dataset: str, model: str, optimizer: str = Scenario.optimizer) -> dict[str, Any]:
     """How clients train in a scenario on this data set with this model, by default; empty if a paper says it."""
-    ours, by_sgd = name.startswith(("digits-", "gfpl-fmnist-few")), optimizer == Scenario.optimizer
-    return NOT_SWEPT | (SWEPT.get((dataset, model), {}) if by_sgd else {}) if ours else {}
+    if name in _NAMED and not name.startswith(("digits-", "gfpl-fmnist-few")):
+        return {}
+    found = SWEPT.get((dataset, model), {}) if name in _NAMED else {"lr": OWN.lr}
+    return NOT_SWEPT | (found if optimizer == Scenario.optimizer else {})  # the sweeps were of SGD
 
 
 SCENARIOS = {name: s.override(**swept(name, s.dataset, s.model)) for name, s in _NAMED.items()}

@@ -198,7 +198,7 @@ def goes_on(study: Path, record: Mapping[str, Any], command: Callable[..., str] 
 def resumed_as(study: Path, record: Mapping[str, Any]) -> Path | None:
     """What resume takes to go on with a study: its comparison, if it is in one; None for an extension or a replay."""
     if RunFiles(study.absolute().parent).is_comparison:
-        return study.parent
+        return study.parent if study.name else study.absolute().parent
     return None if {"extends", "replays"} & record.keys() else study
 
 

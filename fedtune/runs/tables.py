@@ -82,7 +82,7 @@ def frames(
 
     onward: earlier trials that our trials continue, in our trials' order.  Such a trial appears once, under our name,
     with its earlier rounds; `continues` has the earlier name.  Earlier trials that had finished and are not continued
-    count as stopped, because they are shorter than trials are now.
+    count as stopped, because they are shorter than trials are now; so do open ones of an extension that broke off.
     """
     rounds = rounds_frame(reported)
     if not earlier:
@@ -91,6 +91,7 @@ def frames(
     old_rounds, old_trials = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     new_names = {old: trial_id(grid[i]) for i, old in enumerate(onward[: len(grid)])}
     old_trials = old_trials.drop(columns=CHOICE, errors="ignore")  # the choice is made anew
+    old_trials["status"] = old_trials["status"].replace(OPEN, "stopped")  # nothing goes on with them
     old_rounds["trial"] = old_rounds["trial"].replace(new_names)
     # rounds that were trained again may have test metrics in only one of the two
     rounds = pd.concat([old_rounds, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()

@@ -14,7 +14,7 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, several
 from fedtune.runs import frames, tables, trial_states
-from fedtune.runs.files import lineage
+from fedtune.runs.files import lineage, resumed_as
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
@@ -61,7 +61,7 @@ def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[Stud
             f"only a search by {', '.join(EXTENDABLE)} can be extended, but {path} used {how}; start a new search"
         )
     open_trials = trial_states.OPEN in trial_states.trial_statuses(path, {}, record["state"]).values()
-    if record["state"] == "running" or open_trials:
+    if record["state"] == "running" or (open_trials and resumed_as(path, record)):
         raise UserError(
             f"only a finished search can be extended, but {path} is {record['state']}; {command_line('resume', path)}"
         )

@@ -71,10 +71,7 @@ def run_search(
         messages.announce(s)
         tools = stack.enter_context(trackers.opened(p)) if p.options.logger else []
         run.add(**provenance.of_workload(s.workload) | p.to_record() | {"concurrent": s.concurrent} | record)
-        if resumed:  # what an earlier driver made of the trials until then
-            for file in (run.trials_file, run.rounds_file, run.front_file, run.best_file):
-                file.unlink(missing_ok=True)
-        else:  # not before: a refused search leaves nothing behind
+        if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
             stack.enter_context(run.lock())
             if p.own:

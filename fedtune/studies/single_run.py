@@ -76,8 +76,9 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"{in_words['test_acc_worst10']}), {last['comm_mb']:.2f} MB sent and received"
         + "".join(f"; {words} {in_words[name]}" for name, words in more.items() if name in last)
     )
-    own = {n: v for n, v in last.items() if is_own(n)}
-    heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_") and k not in METRICS}
+    own = [n for n in last if is_own(n)]
+    heads = [n for n in last if n.startswith("test_acc_") and n not in METRICS]
     for title, of in (("metrics of your own", own), ("test accuracy by head", heads)):
         if of:
-            say(f"{title}: {', '.join(f'{name} {figure(name, value)}' for name, value in of.items())}")
+            figures = [f"{n.removeprefix('test_acc_')} {figure(n, last[n])}" for n in of]
+            say(f"{title}: {', '.join(figures)}")

@@ -366,6 +366,9 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Work
     (latest, name), rounds, every = first_effect, workload.rounds, workload.traits.report_every
     grace = options.grace
     if grace is None:
+        then = options.recorded
+        if {"unit": "rounds", "limit": rounds}.items() <= then.get("budget", {}).items() and "grace" in then:
+            return int(then["grace"])
         return schedulers.at_report(schedulers.default_grace(rounds, latest), every)
     if grace > rounds or grace % every:  # every is 1, or a program's rounds from one report to the next
         of = "a whole number" if every == 1 else f"a multiple of report_every, {every}"

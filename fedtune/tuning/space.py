@@ -21,7 +21,7 @@ from ray.tune.search.sample import Categorical, Domain
 from fedtune.core import hyper
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Hyperparameter, Range
-from fedtune.core.terminal import say
+from fedtune.core.terminal import say, silent
 from fedtune.core.workload import Workload
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
@@ -130,7 +130,8 @@ def as_recorded(space: Space, texts: Mapping[str, str], workload: Workload) -> S
     """The space with a record's ranges, in words, where they are others now: by another release, or more rounds."""
     declared, then = workload.hyperparameters(), {n: text.partition(" where ")[0] for n, text in texts.items()}
     changed = {n: then[n] for n, d in space.domains.items() if n in then and then[n] != domain_text(d)}
-    return space._replace(domains=space.domains | {n: _range(declared[n], text, True) for n, text in changed.items()})
+    with silent():  # nobody has just written them
+        return space._replace(domains=space.domains | {n: _range(declared[n], t, True) for n, t in changed.items()})
 
 
 def named(text: str) -> str:

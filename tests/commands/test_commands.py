@@ -16,6 +16,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.nn import catalogue
+from fedtune.studies import single_run
 
 
 def test_list_says_in_a_line_what_each_algorithm_does(capsys):
@@ -67,6 +68,14 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     ]
     out = capsys.readouterr().out
     assert f"validation accuracy {100 * here[-1]['val_acc']:.2f} %" in out
+
+
+def test_shares_are_percent_and_a_metric_of_your_own_is_as_it_is(capsys):
+    last = {"round": 2, "comm_mb": 0.5, "test_acc_etf": 0.875, "val_accuracy": 87.5, "test_account": 0.25}
+    single_run._conclude(last | dict.fromkeys(("val_acc", "test_acc", "test_acc_std", "test_acc_worst10"), 0.5), 1.0)
+    _, own, heads = capsys.readouterr().out.splitlines()
+    assert own == "metrics of your own: val_accuracy 87.5000, test_account 0.2500"
+    assert heads == "test accuracy by head: etf 87.50 %"
 
 
 def test_a_run_that_diverges_ends_with_one_line_and_status_1(capsys):

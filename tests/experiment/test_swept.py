@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,6 +19,7 @@ MADE_FROM = {
     ("digits", "mlp"): "fedavg-sweep-digits-mlp",
     ("fashion-mnist", "fedproto-cnn"): "fedavg-sweep-gfpl-fmnist-few",
 }
+ADAM = {"optimizer": "adam"}
 
 
 def steadiest(table: pd.DataFrame) -> dict[str, float]:
@@ -50,7 +52,7 @@ def test_defaults_are_those_of_the_sweep(of: tuple[str, str]) -> None:
         ("digits-w4", {"model": "mlp"}, {}, SWEPT["digits", "mlp"]),
         ("digits-shards", {"momentum": 0.2}, {}, {"lr": 0.03, "momentum": 0.2}),
         ("digits-shards", {}, {"lr": 0.2}, {"lr": 0.2, "momentum": 0.9}),
-        ("digits-shards", {}, {"optimizer": "adam"}, {"lr": 0.01, "momentum": 0.5}),  # the sweep was of SGD
+        ("digits-shards", {}, ADAM, {"lr": 0.01, "momentum": 0.5}),  # the sweep was of SGD
         ("digits-shards", {"model": "cnn8-wide"}, {}, {"lr": 0.01, "momentum": 0.5}),
         ("gfpl-fmnist-few", {}, {}, SWEPT["fashion-mnist", "fedproto-cnn"]),
         ("gfpl-fmnist-w4", {}, {}, {"lr": 0.01, "momentum": 0.5}),  # a paper's
@@ -63,6 +65,17 @@ def test_a_paper_the_user_or_the_sweep_says_how_clients_train(
     experiment = ExperimentOptions(algo="fedavg", scenario=scenario, fields=fields, set=fixed).experiment()
     found = experiment.configuration({})
     assert {name: found[name] for name in training} == training
+
+
+@pytest.mark.parametrize(("file", "fixed", "lr"), [("own", {}, 0.03), ("digits-own", {}, 0.03), ("own", ADAM, 0.01)])
+def test_own_data_have_the_rate_of_the_sweeps_whatever_their_name(
+    file: str, fixed: dict, lr: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez(f"{file}.npz", x=np.zeros((200, 8)), y=np.arange(200) % 10)
+    experiment = ExperimentOptions(algo="fedavg", fields={"dataset": f"{file}.npz"}, set=fixed).experiment()
+    found = experiment.configuration({})
+    assert (found["lr"], found["momentum"]) == (lr, 0.5)
 
 
 def test_what_is_listed_is_what_is_trained() -> None:

@@ -148,6 +148,15 @@ def test_the_test_figure_of_what_was_searched_for_comes_first(objective, wanted)
     assert list(tables.tested(pd.Series(trial), parse_recorded(objective)).items()) == list(wanted.items())
 
 
+def test_open_trials_of_an_extension_that_broke_off_are_stopped_in_the_next(tmp_path):
+    before = tables.rounds_frame({"old": some_tested(3)})
+    before.to_parquet(tmp_path / "rounds.parquet")
+    old = tables.trials_frame(Grid([result("old", some_tested(3))]), before)
+    old.assign(status="open").to_parquet(tmp_path / "trials.parquet")
+    _, trials = tables.frames(Grid([]), {}, tmp_path, [])
+    assert trials[["trial", "status"]].values.tolist() == [["old", "stopped"]]
+
+
 @pytest.mark.parametrize(("tested", "at"), [((2, 3), 3), ((2,), 2), ((), None)])
 def test_the_last_figures_on_test_rows_stand_with_their_round(tested, at):
     frame = tables.rounds_frame({"a": some_tested(*tested)})

@@ -21,9 +21,10 @@ from support.evaluations import evaluated, spent
 from fedtune.analysis import frames
 from fedtune.commands import compare, report, resume, status
 from fedtune.core import statistics
+from fedtune.core.about import FORMAT
 from fedtune.core.objectives import ACCURACY
 from fedtune.runs import logs
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import RunFiles, write_json
 from fedtune.studies.comparison import comparison, method, tables, text
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison.results import Results
@@ -273,6 +274,13 @@ def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorith
     ranges = {n: p.space.text()["lr"] for n, p in wider.plans.items()}
     assert ranges["fedavg-again"] == ranges["fedavg"] != c.plans["fedavg"].space.text()["lr"]
     assert {p.trials for p in wider.every} == {1}
+    for p in c.every:  # interrupted after the first searches, whose records have their ranges
+        p.folder.mkdir()
+        then = p.space.text() | {"momentum": "0..0.9"}
+        write_json(p.files.record_file, {"format": FORMAT, "space": then})
+    options = ComparisonOptions.from_record(json.loads(json.dumps(c.to_record())))
+    on = comparison._widened(comparison_plan.make(options, c.folder), files)
+    assert {(p.space.text()["lr"], p.space.text()["momentum"]) for p in on.every} == {(ranges["fedavg"], "0..0.9")}
 
 
 def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Schedulers and searchers go by name, and what does not go together is refused."""
 
+from pathlib import Path
+
 import pytest
 from ray import tune
 from support.searches import started
@@ -60,6 +62,23 @@ def test_rungs_start_at_the_grace_period():
     assert schedulers.rungs("asha", 60, 20) == [20]
     assert schedulers.rungs("asha", 200, 20) == schedulers.rungs("promote", 200, 20) == [20, 60, 180]
     assert schedulers.rungs("none", 60, 20) == schedulers.rungs("median", 60, 20) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "budget", "grace"),
+    [
+        ({}, {"unit": "rounds", "limit": 6}, 2),
+        ({"grace": 1}, {"unit": "rounds", "limit": 6}, 1),
+        ({"fields": {"rounds": 40}}, {"unit": "rounds", "limit": 6}, 4),  # extended by more rounds
+        ({}, {"unit": "mb", "limit": 6}, 3),  # repeated: for so many rounds as each trial had
+        ({}, {}, 3),
+    ],
+)
+def test_a_search_that_goes_on_keeps_its_rungs(changes: dict, budget: dict, grace: int, tmp_path: Path) -> None:
+    """Another version may have put them elsewhere, and Ray's saved scheduler has its own."""
+    asked = {"algo": "fedavg", "scenario": "digits-w4", "fields": {"rounds": 6}, "storage_path": str(tmp_path)}
+    record = {"options": SearchOptions(**(asked | changes)).to_record(), "budget": budget, "grace": 2}
+    assert plan.make(SearchOptions.from_record(record)).grace == grace
 
 
 def test_trials_that_copy_weights_have_one_pace_or_all_send_a_body() -> None:

@@ -77,11 +77,19 @@ def test_what_an_earlier_driver_concluded_is_gone_once_a_search_goes_on(
     write_json(files.record_file, files.record | {"state": "interrupted"})
     assert resume.main([str(files.path), "--trials", "2"]) == 2
     assert re.search("is interrupted; .*fedtune resume ", capsys.readouterr().err) and files.trials_file.exists()
+    extension = RunFiles(copy_to(tmp_path / "extension", files.path))
+    write_json(extension.record_file, files.record | {"extends": "x"})  # resume refuses it, so more trials are taken
+    assert resume.main([str(extension.path), "--trials", "2"]) == 2
+    assert "trials.parquet, rounds.parquet and study.journal, but one in" in capsys.readouterr().err
 
     def ended(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "fit", ended)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "_restored", ended)
+        assert resume.main([str(files.path), "--no-dashboard"]) == 130
+    assert all(file.exists() for file in concluded)  # as true as before: nothing went on
+    monkeypatch.setattr(tune.Tuner, "fit", ended)
     assert resume.main([str(files.path), "--no-dashboard"]) == 130
     assert files.record["state"] == "interrupted" and not any(file.exists() for file in concluded)
     assert frames.load(files.path)[0]["status"].value_counts()["open"] > 0

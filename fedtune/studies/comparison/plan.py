@@ -229,8 +229,13 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
         of = extended.ranges[name if name in extended.ranges else c.control[0]]  # a control has its algorithm's
         given = {spaces.named(text): text for text in p.options.vary}  # in their order, on which draws depend
         vary = (given | {n: f"{n}={wider.text()}" for n, wider in of.items()}).values()
+        ranges = p.space.text() | {n: wider.text() for n, wider in of.items()}  # the others as they are in a record
         more = dataclasses.replace(
-            p.options, name=f"{p.options.name}{WIDENED}", vary=tuple(vary), trials=max(before // 2, 1)
+            p.options,
+            name=f"{p.options.name}{WIDENED}",
+            vary=tuple(vary),
+            trials=max(before // 2, 1),
+            recorded={**p.options.recorded, "space": ranges},
         )
         return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since, draws=p.draws)
 

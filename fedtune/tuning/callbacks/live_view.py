@@ -76,20 +76,22 @@ class LiveView(Callback):
         how_many = Counter(sorted(self.ended.values(), key=ENDED.index))
         counts = ", ".join(f"{n} {how}" for how, n in how_many.items()) or "none ended"
         head = f"{self.plan.title}   {len(self.ended)}/{several(self.plan.trials, 'trial')} ({counts})"
-        shown = list(dict.fromkeys([*filter(None, [self.best]), *self.running[:SHOWN]]))
+        best = self.best  # it looks at every trial
+        shown = list(dict.fromkeys([*filter(None, [best]), *self.running[:SHOWN]]))
         if not shown:
             return Group(f"{head}   {self._elapsed()}", "starting workers")
         names = shortened(self.plan.space.names)
         columns = ["trial", "round", self.objective.name + unit_of(self.objective.name)[2], *names]
         more = len(self.running) - SHOWN
-        below = ["* the best so far"] * bool(self.best) + [f"{more} more are running"] * (more > 0)
-        table = AnyWidth(columns=columns, rows=[self._row(trial) for trial in shown], words=columns[:1], optional=names)
+        below = ["* the best so far"] * bool(best) + [f"{more} more are running"] * (more > 0)
+        rows = [self._row(trial, trial == best) for trial in shown]
+        table = AnyWidth(columns=columns, rows=rows, words=columns[:1], optional=names)
         return Group(f"{head}   {self._elapsed()}", table, *below)
 
     @property
     def best(self) -> str:
         """The trial that would be chosen if the search ended now; "" if there is none."""
-        last = {t: row for t, row in self.last.items() if self._value(row) is not None}
+        last = {t: row for t, row in [*self.last.items()] if self._value(row) is not None}  # drawn by another thread
         how = {t: self.ended.get(t) or status(row) for t, row in last.items()}
         return next(iter(overview.chosen(last, how, self.plan.goal, self.plan.budget)), "")
 
@@ -103,8 +105,9 @@ class LiveView(Callback):
                 else f", {self.objective.name} {figure(self.objective.name, score)} in the last"
             )
             when = f"after {several(rounds, 'round')}{value}"
-        value = figure(self.objective.name, float(self._value(self.last[self.best]) or 0)) if self.best else ""
-        best = f"; best so far {value} ({self.best})" if self.best else ""
+        first = self.best
+        value = figure(self.objective.name, float(self._value(self.last[first]) or 0)) if first else ""
+        best = f"; best so far {value} ({first})" if first else ""
         return f"[{self._elapsed()}] {len(self.ended)}/{self.plan.trials} {trial} {self.ended[trial]} {when}{best}"
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:
@@ -131,10 +134,10 @@ class LiveView(Callback):
     def _elapsed(self) -> str:
         return "{}:{:02d}".format(*divmod(int(time.monotonic() - self.began), 60))
 
-    def _row(self, trial: str) -> list[str]:
+    def _row(self, trial: str, is_best: bool) -> list[str]:
         last, config = self.last.get(trial, {}), self.configs.get(trial, {})
         value, at = self._value(last), f"{last.get('training_iteration', 0)}/{self.plan.workload.rounds}"
-        mark, (scale, form, _) = "* " * (trial == self.best), unit_of(self.objective.name)
+        mark, (scale, form, _) = "* " * is_best, unit_of(self.objective.name)
         return [mark + trial, at, "" if value is None else f"{scale * value:{form}}"] + [
             short(config.get(n)) for n in self.plan.space.names
         ]

@@ -141,7 +141,7 @@ class ExperimentOptions:
         rare=True,
     )
     debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
-    # the scenario and defaults that a record has besides its options: declarations may have changed since
+    # what a record says that was derived from its options, as its scenario and defaults: rules may have changed since
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -300,5 +300,6 @@ class ExperimentOptions:
             values = values | {"executor": content["executor"]}  # the executor that was chosen for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
-        recorded = {n: content[n] for n in ("scenario", "defaults", "space", "program") if n in content}
+        derived = ("scenario", "defaults", "space", "budget", "grace", "program")
+        recorded = {n: content[n] for n in derived if n in content}
         return cls(**values, recorded=recorded)
