@@ -122,8 +122,8 @@ def fit(
         else:
             tuner = _new(s, trainable)
         if resumed:  # not before Ray has restored it; what an earlier driver made of the trials until then
-            for file in (p.files.trials_file, p.files.rounds_file, p.files.front_file, p.files.best_file):
-                file.unlink(missing_ok=True)
+            for table in (p.files.trials_file, p.files.rounds_file, p.files.front_file, p.files.best_file):
+                table.unlink(missing_ok=True)
         rows = TrialRows(before, [o.attribute for o in p.goal.objectives])
         for tool in tools:
             tool.rows = rows
