@@ -101,6 +101,19 @@ def test_a_comparison_from_before_borrows_nothing_and_its_findings_stay(both: Pa
     assert (here / "pairs.csv").read_bytes() == (both / "pairs.csv").read_bytes()
 
 
+def test_searches_that_an_earlier_version_would_have_begun_are_refused(
+    both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ranges and defaults were others, so they could not be compared with those that it made."""
+    here = interrupted(both, tmp_path / "both")
+    shutil.rmtree(here / "fedprox+2")
+    record = json.loads((here / "compare.json").read_text())
+    del record["options"]["borrow"]
+    (here / "compare.json").write_text(json.dumps(record))
+    assert resume.main([str(here)]) == 2
+    assert "begun by an earlier version" in capsys.readouterr().err and not (here / "fedprox+2").exists()
+
+
 def test_who_lends_is_fedavg_where_it_takes_part_or_whom_one_names(tmp_path: Path) -> None:
     at = ("--storage-path", str(tmp_path), "--scenario", "digits-w4", "--clients", "4")
     usual = compared("--algos", "fedprox,fedavg,fedavgft", "--baselines", "local", *at)

@@ -220,4 +220,10 @@ def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
     except (ValueError, KeyError, TypeError) as error:
         raise files.damaged(error) from error
     planned = comparison_plan.make(options, run_folder.absolute())
+    left = [p.folder.name for p in planned.every if not p.files.record_file.exists()]
+    if left and "borrow" not in record["options"]:
+        raise UserError(
+            f"{near(run_folder)} was begun by an earlier version, which had other ranges and defaults, and "
+            f"{', '.join(left)} not: finish it with that version, or compare anew"
+        )
     return run(planned, provenance.record_for_resume(record, "seconds"))
