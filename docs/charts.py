@@ -123,8 +123,8 @@ def report() -> Picture:
         p.dot(x(i), y(max(accuracy, FLOOR)), "blue" if done else "amber", 4, hollow=not done)
     p.text(x(1), 222, "first", "note", "middle")
     p.text(x(len(trials)) + 6, 222, "last", "note", "end")
-    marks = [("blue", "finished"), ("amber", "stopped early"), ("green", "best so far")]
-    p.legend(222, marks, 100, ["stopped early"])
+    marks = [("blue", "finished"), ("amber", "ended early"), ("green", "best so far")]
+    p.legend(222, marks, 100, ["ended early"])
     p.text(0, 256, f"Tuning gained {gain.mean:.1f} ± {gain.half:.1f} points", size=14, bold=True)
     p.text(0, 274, f"test accuracy on {len(final)} fresh seeds, mean with 95 % interval", "note")
     low, high = np.floor(final.min().min()) - 1, np.ceil(final.max().max()) + 1
@@ -154,7 +154,7 @@ def rungs() -> Picture:
     up(p, y, (0, 25, 50, 75, 100), 50, 474, " %")
     across(p, x, (1, 10, 20, 30), 48, 235, "round")
     apart = dict(list(rounds.groupby("trial")))
-    for trial in status.sort_values(ascending=False).index:  # stopped ones below
+    for trial in status[status != "diverged"].sort_values(ascending=False).index:  # stopped ones below
         done = status[trial] == "finished"
         line = [(x(r), y(v * 100)) for r, v in zip(apart[trial]["round"], apart[trial]["val_acc"], strict=True)]
         p.line(line, "blue" if done else "amber", 1.2, opacity=0.6)
