@@ -125,7 +125,7 @@ def report() -> Picture:
     p.text(x(len(trials)) + 6, 222, "last", "note", "end")
     marks = [("blue", "finished"), ("amber", "ended early"), ("green", "best so far")]
     p.legend(222, marks, 100, ["ended early"])
-    p.text(0, 256, f"Tuning gained {gain.mean:.1f} ± {gain.half:.1f} points", size=14, bold=True)
+    p.text(0, 256, f"Tuning gained {gain.mean:.2f} ± {gain.half:.2f} points", size=14, bold=True)
     p.text(0, 274, f"test accuracy on {len(final)} fresh seeds, mean with 95 % interval", "note")
     low, high = np.floor(final.min().min()) - 1, np.ceil(final.max().max()) + 1
     x = Axis(low, high, 70, 460)
