@@ -128,6 +128,11 @@ def text(evaluations: pd.DataFrame, borrowed: pd.DataFrame, command: str) -> str
     """The result as a page."""
     table, means = judged(evaluations, borrowed)
     counted, lost = set(table["algorithm"]), borrowed[borrowed["reason"] != ""]
+    middle = {
+        "tuned − borrowed": table["mean"],
+        "borrowed − default": table["borrowed"] - table["default"],
+        "tuned − default": table["tuned"] - table["default"],
+    }
     of_lost = ", ".join(f"{name} {n}" for name, n in lost["algorithm"].value_counts().sort_index().items())
     shown = pd.DataFrame(
         {
@@ -143,7 +148,10 @@ def text(evaluations: pd.DataFrame, borrowed: pd.DataFrame, command: str) -> str
         "# What tuning is worth beyond tuning FedAvg",
         f"`{command}`",
         f"{several(len(counted), 'algorithm')}; test accuracy, a number for each search: the mean of its fresh seeds.",
-        "\n".join(f"- {name}: {interval(*m, '+z.2f')} points" for name, m in means.items()),
+        "\n".join(
+            f"- {name}: {interval(*m, '+z.2f')} points on average, {middle[name].median():+.2f} in the median"
+            for name, m in means.items()
+        ),
         f"Runs with FedAvg's values that diverged: {of_lost or 'none'}.",
         comparison_text.markdown(shown),
     ]
