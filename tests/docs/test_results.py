@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedtune.analysis import fedgenp_toy
+from fedtune.analysis import borrowed, fedgenp_toy, worth
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import short
 from fedtune.experiment.registry import names
@@ -63,3 +63,27 @@ def test_algorithms_are_counted_alike_on_every_page() -> None:
         assert all(f"{figure:.1f} " in pages[name] for figure in found)
     counts = {int(n) for text in pages.values() for n in re.findall(r"\b([45]\d) (?:built-in )?algorithms", text)}
     assert counts == {len(names()), len(field)}
+
+
+def test_what_borrowed_values_bring_is_told_as_it_was_found() -> None:
+    runs = pd.read_parquet(RESULTS / "tuned-few-borrowed.parquet")
+    evaluations = pd.read_parquet(RESULTS / "tuned-few.parquet")
+    table, means = borrowed.judged(evaluations, runs)
+    default, _ = worth.by_seed(evaluations)
+    lost = len(default.columns) - 1 - len(table)  # without FedAvg
+    own, lent, both = (
+        (table[a] - table[b]).median()
+        for a, b in (("tuned", "borrowed"), ("borrowed", "default"), ("tuned", "default"))
+    )
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/background/results.md"))
+    gained = f"The {len(table)} that do not gain {lent:.1f} points by FedAvg's values, and {own:.1f} more"
+    assert f"{lost} others diverge" in readme and gained in readme
+    assert f"{lost} have a run that diverged; of all {len(runs)} runs {(runs['reason'] != '').sum()}" in page
+    assert (
+        f"For the other {len(table)}, tuning gains {both:.1f} points in the median, and FedAvg's values alone" in page
+    )
+    beyond = means["tuned − borrowed"]
+    assert f"{own:.1f} point in the median, and {beyond.mean:.1f} ± {beyond.half:.1f} on average" in page
+    clear = table[table["p_holm"] < 0.05]
+    assert all(f"(+{r.mean:.1f} ± {r.half:.1f})" in page for r in clear.itertuples()) and len(clear) == 2
+    assert f"undecided for {len(table) - len(clear)}" in page
