@@ -5,7 +5,7 @@
 Papers often give a new method the learning rate that was found for FedAvg.  So each algorithm is trained on the fresh
 seeds of every search once more, with what FedAvg's search of the same number chose for the hyperparameters that both
 have, and with its own defaults otherwise.  TABLE.parquet holds a comparison's runs on fresh seeds
-(`comparison_evaluations.parquet`); the options are those that the comparison had.  Each run leaves a file, and the same
+(`evaluations.parquet`); the options are those that the comparison had.  Each run leaves a file, and the same
 command continues after an interruption.
 
 It was asked before any of these runs, of the algorithms that `fedtune.analysis.worth` counts, with FedAvg left out:
@@ -26,7 +26,8 @@ from typing import Any
 import pandas as pd
 
 from fedtune.analysis import worth
-from fedtune.analysis.simulation.options import TabulationOptions
+from fedtune.analysis.simulation.options import RunsOptions
+from fedtune.analysis.twins import CONTROL
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import hyperparameters
@@ -53,10 +54,8 @@ def configurations(evaluations: pd.DataFrame, baseline: str = "fedavg") -> pd.Da
     if tuned.empty:
         raise UserError(f"the table needs tuned runs of {baseline}, but it has none; give the runs of a comparison")
     lent = {k: _config(rows.iloc[0]) for k, rows in tuned.groupby(SEARCH)}
-    rows = evaluations[
-        (evaluations["configuration"] == DEFAULT) & ~evaluations["algorithm"].str.startswith(baseline + "-")
-    ]
-    rows = rows[rows["algorithm"] != baseline]
+    lends = evaluations["algorithm"].isin([baseline, baseline + CONTROL])
+    rows = evaluations[(evaluations["configuration"] == DEFAULT) & ~lends]
     configs = []
     for _, row in rows.iterrows():
         declared = hyperparameters(Scenario) | hyperparameters(registry.find(str(row["algorithm"])))
@@ -70,7 +69,7 @@ def _config(row: pd.Series) -> Config:
     return plain({str(name).removeprefix(CONFIG): value for name, value in searched.items()})
 
 
-def train(options: TabulationOptions, configs: pd.DataFrame) -> pd.DataFrame:
+def train(options: RunsOptions, configs: pd.DataFrame) -> pd.DataFrame:
     """A row per run with the metrics of its last round, as in a comparison's runs on fresh seeds; at most one run at a
     time of each CPU.  options.algo is that of each row in turn.
     """
@@ -104,7 +103,7 @@ def train(options: TabulationOptions, configs: pd.DataFrame) -> pd.DataFrame:
 
 def judged(evaluations: pd.DataFrame, borrowed: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, statistics.Mean]]:
     """A row per algorithm that is counted, the largest gain first: percent by default, with FedAvg's values and tuned,
-    what its own tuning gains over FedAvg's values in points, ± half a 95 % interval, p by Holm; and the two mean gains.
+    what its own tuning gains over FedAvg's values in points, ± half a 95 % interval, p by Holm; and the mean gains.
     """
     default, tuned = worth.by_seed(evaluations)
     rows = comparison_tables.with_units(borrowed)
@@ -162,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line; see the module."""
     p = arguments.Parser(prog=f"python -m {MODULE}", description=(__doc__ or "").partition("\n")[0])
     p.add_argument("table", type=Path, metavar="TABLE.parquet", help="runs on fresh seeds of a comparison")
-    arguments.add_options(p, TabulationOptions)
+    arguments.add_options(p, RunsOptions)
     p.add_argument("-o", "--output", type=Path, metavar="FILE.parquet", help="the table (default: beside its folder)")
     return p
 
@@ -171,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module."""
     args = parser().parse_args(argv)
-    options = TabulationOptions(**{"name": BORROWED} | arguments.given(args, TabulationOptions))
+    options = RunsOptions(**{"name": BORROWED} | arguments.given(args, RunsOptions))
     output = args.output or options.folder.with_suffix(".parquet")
     require_new("--output", output, ".parquet")
     evaluations = pd.read_parquet(args.table)

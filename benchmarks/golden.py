@@ -85,14 +85,8 @@ def run(case: Case) -> Tables:
     import pandas as pd
 
     file = Path(tempfile.mkdtemp(dir=".")) / "rows.jsonl"
-    command(
-        case | {"configuration": THEN | case["configuration"]},
-        "run",
-        "--algo",
-        case["algorithm"],
-        "--output",
-        str(file),
-    )
+    case = case | {"configuration": THEN | case["configuration"]}
+    command(case, "run", "--algo", case["algorithm"], "--output", str(file))
     return {"rows": pd.DataFrame(map(json.loads, file.read_text().splitlines()))}
 
 

@@ -11,6 +11,7 @@ import pytest
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import OWN, SCENARIOS, SWEPT
 from fedtune.experiment.user_scenario import taken
+from fedtune.trainables.fedavg import FedAvg
 from fedtune.tuning.options.options import ExperimentOptions
 
 TABLES = Path(__file__).parents[2] / "analysis/results/tables"
@@ -76,6 +77,12 @@ def test_own_data_have_the_rate_of_the_sweeps_whatever_their_name(
     experiment = ExperimentOptions(algo="fedavg", fields={"dataset": f"{file}.npz"}, set=fixed).experiment()
     found = experiment.configuration({})
     assert (found["lr"], found["momentum"]) == (lr, 0.5)
+
+
+def test_a_preset_with_another_optimiser_has_not_the_sweeps_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FedAvg, "presets", {"as_text": {"optimizer": "adam"}})
+    experiment = ExperimentOptions(algo="fedavg", scenario="digits-shards", preset="as_text").experiment()
+    assert experiment.configuration({})["lr"] == 0.01
 
 
 def test_what_is_listed_is_what_is_trained() -> None:

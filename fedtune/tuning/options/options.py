@@ -177,7 +177,8 @@ class ExperimentOptions:
         user_files.register(own)
         cls = registry.find(algo)
         given_fields, fixed = self.split(hyperparameters(cls))
-        scenario, fields, files = user_scenario.taken(self.scenario, given_fields, fixed)
+        preset = cls.presets.get(self.preset, {})
+        scenario, fields, files = user_scenario.taken(self.scenario, given_fields, {**preset, **fixed})
         own = user_files.merged(files, own)
         require_device(self.device)
         start_from, metrics = "", tuple[str, ...]()
@@ -191,7 +192,7 @@ class ExperimentOptions:
 
             metrics, files = user_metrics.take(self.metric)
             own = user_files.merged(own, files)
-        given_now = {**fields, **fixed, **cls.presets.get(self.preset, {})}  # a record's scenario has these resolved
+        given_now = {**fields, **fixed, **preset}  # a record's scenario has these resolved
         then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
         experiment = Experiment(
             algorithm=algo,
