@@ -20,6 +20,7 @@ MARKS = {  # how a trial ended: its colour and symbol; others are grey
     "diverged": (COLOURS[1], "x"),
     "failed": (COLOURS[1], "x"),
 }
+FEW = 10  # trials of which each has a tick
 FENCE = 1.5  # interquartile ranges beyond the worse quartile: what is worse lies at the edge (Tukey)
 
 
@@ -64,12 +65,14 @@ def found(
         )
     so_far = sign * (sign * value.where(trials["status"] == "finished")).cummax().ffill()
     line = {"color": COLOURS[2], "shape": "hv"}
-    figure.add_scatter(x=place, y=so_far, mode="lines", name="best so far", line=line, hoverinfo="skip")
+    if so_far.notna().any():
+        figure.add_scatter(x=place, y=so_far, mode="lines", name="best so far", line=line, hoverinfo="skip")
     if (named := trials["trial"] == best).any():
         ring = {"color": COLOURS[2], "symbol": "star", "size": 15}
         figure.add_scatter(x=place[named], y=at[named], mode="markers", name="best", marker=ring, hoverinfo="skip")
     figure.update_yaxes(title=f"{words}{unit and ' [%]'}", row=1, col=1)
-    figure.update_xaxes(title="trials in the order in which they began", row=1, col=1)
+    begun = {"range": [0.5, len(trials) + 0.5], "dtick": 1 if len(trials) <= FEW else None}
+    figure.update_xaxes(title="trials in the order in which they began", row=1, col=1, **begun)
     if checked:
         _fresh(figure, final, objective)
     hidden = int((at != value).sum())

@@ -13,6 +13,7 @@ from fedtune.core.metrics import is_share, limits
 
 UNBOUNDED = (-math.inf, math.inf)
 LEAST_EXCESS = 1e-9  # smallest excess variance of logarithms: less is rounding
+LEAST = 1e-4  # smallest figure that four decimals show
 EQUAL = 1e-12  # accuracies are shares of rows, so equal differences may differ in the last bits
 
 
@@ -172,7 +173,9 @@ def expected_best(values: Any) -> np.ndarray:
 
 
 def number(value: float, form: str) -> str:
-    """A number in Python's format, with a true minus sign; a dash for NaN."""
+    """A number in Python's format, with a true minus sign; a dash for NaN; `3.2e-05` where four decimals show nothing."""
+    if form.endswith(".4f") and EQUAL < abs(value) < LEAST:
+        form = form.replace(".4f", ".2g")
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")
 
 

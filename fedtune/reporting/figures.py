@@ -48,7 +48,8 @@ def of_search(f: Findings, study: Study | None, importance: plots.Importance | N
 
 
 def _found(f: Findings) -> Shown:
-    sentence = f"Each mark is a trial's last {f.in_words}; the star is the best, the line the best finished one so far."
+    star = f"the star is the best{' on more seeds' * bool(f.record.get('choice'))}, " * (f.best is not None)
+    sentence = f"Each mark is a trial's last {f.in_words}; {star}the line is the best finished one so far."
     below = " Below: the best and the default configuration on fresh seeds, with means and 95 % intervals."
     sentence += " The line counts those that break a constraint, too." * bool(f.goal.constraints)
     best, runs = "" if f.best is None else str(f.best["trial"]), f.check.runs if f.check else None

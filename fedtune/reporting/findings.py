@@ -130,7 +130,9 @@ class Findings:
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
             rows.append((symbol, best, default, space.get(n, ""), code(hp.help if hp else "")))
-        columns = ("hyperparameter", "best", "default", "range", "what it is")
+        described = any(row[-1] for row in rows)  # a program's are not
+        columns = ("hyperparameter", "best", "default", "range", *["what it is"] * described)
+        rows = [row[: len(columns)] for row in rows]
         return TextTable(f"Best configuration (trial {self.best['trial']})", columns, rows, (columns[0], *columns[3:]))
 
     @property

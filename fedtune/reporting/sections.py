@@ -123,12 +123,16 @@ def _choice(f: Findings) -> TextTable | None:
     if not (rows := f.record.get("choice")):
         return None
     each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
-    names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
+    names = ["trial", "in the search", *each, "mean over all", "why it cannot be chosen"]
     scale, form, unit = unit_of(f.goal.first.name)
     figures = scale * pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
     text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
     caption = f"The best finished trials on more seeds: {f.in_words}{unit and ' in %'}, last round"
-    return TextTable(caption, names, text, (names[0], names[-1]))
+    return TextTable(caption, names, text, (names[0], names[-1]), _marked(f, [r["trial"] for r in rows]))
+
+
+def _marked(f: Findings, trials: Sequence[str]) -> int | None:
+    return trials.index(f.best["trial"]) if f.best is not None and f.best["trial"] in trials else None
 
 
 def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
@@ -161,7 +165,7 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
         for (_, source, digits), (scale, _, unit) in zip(columns, scales, strict=True)
     ]
     columns = [(f"{c[0]}{unit}", c[1], c[2]) for c, (*_, unit) in zip(columns, scales, strict=True)]
-    best = cells[0].index(f.best["trial"]) if f.best is not None and f.best["trial"] in cells[0] else None
+    best = _marked(f, cells[0])
     cells = [[*map(code, of)] if source == "reason" else of for of, (_, source, _) in zip(cells, columns, strict=True)]
     cells[0] = [link(trial, (logs or {}).get(trial)) for trial in cells[0]]
     words = [name for name, source, _ in columns if some[source].infer_objects().dtype.kind not in "iuf"]
@@ -171,10 +175,11 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
 
 
 def _cell(value: Any, digits: int | None) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or number and not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or is_number and not math.isfinite(value):
         return ""
-    return short(value) if digits is None or not number else f"{value:.{digits}f}"
+    # with a plain minus, as the page sorts by it
+    return short(value) if digits is None or not is_number else number(value, f".{digits}f").replace("−", "-")
 
 
 def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable | None:

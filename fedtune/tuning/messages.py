@@ -48,11 +48,10 @@ def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
     """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
     first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
     each = [f"{p.run_word} {seed}" for seed in p.choosing]
-    if _in_comparison(p):  # its report shows the choice
-        return
     figures = rows[[choice.OWN, *each, first]].astype(float).map(partial(figure, first))
     shown = [[t + " (chosen)" * (t == name), *cells] for t, cells in zip(rows["trial"], figures.values, strict=True)]
-    say_table(f"choice by {count}: {first} in the last round", ("trial", "in the search", *each, "mean"), shown)
+    if not _in_comparison(p):  # its report has the table
+        say_table(f"choice by {count}: {first} in the last round", ("trial", "in the search", *each, "mean"), shown)
     for row in rows[rows["reason"] != ""].to_dict("records"):
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedtune.core.objectives import Goal
+from fedtune.core.statistics import figure
 from fedtune.core.terminal import several, short
 from fedtune.runs import tables
 from fedtune.tuning import ranges, searchers
@@ -20,14 +21,15 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     candidates = tables.ranked(tables.to_choose_from(trials, unit), goal)
     if candidates.empty or not goal.constraints:
         reasons = [r for r in trials["reason"] if r] if len(trials) else []
-        return f"no trial reported a finite result{f' (the first: {reasons[0].splitlines()[-1]})' if reasons else ''}"
+        who = f"none of {several(len(trials), 'trial')}" if len(trials) else "no trial"
+        return f"{who} ended with a finite result{f' (the first: {reasons[0].splitlines()[-1]})' if reasons else ''}"
     excess = sum(candidates[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
     best = candidates.loc[excess.sort_values(kind="stable").index[0]]
     columns = {c.name: c.column for c in goal.constraints} | {o.name: o.column for o in goal.objectives}
-    figures = ", ".join(f"{name} = {short(float(best[column]))}" for name, column in columns.items())
+    figures = " and ".join(f"{name} {figure(name, float(best[column]))}" for name, column in columns.items())
     bounds, count = " and ".join(map(str, goal.constraints)), several(len(candidates), "longest trial")
-    nearest = f"the nearest is trial {best['trial']} with {figures}"
-    return f"none of the {count} satisfies {bounds}; {nearest}: loosen the bound, or widen the space"
+    nearest = f"The nearest is trial {best['trial']} with {figures}"
+    return f"none of the {count} satisfies {bounds}. {nearest}. Loosen the bound, or widen the space"
 
 
 def caveats(
