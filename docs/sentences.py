@@ -1,7 +1,10 @@
-"""What reports of searches can say, from searches that are made up for the page of examples."""
+"""What reports can say, from searches and comparisons that are made up for the page of examples."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +19,12 @@ from fedtune.core.budget import Budget
 from fedtune.core.objectives import Goal
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from fedtune.reporting import advice, sections
+from fedtune.reporting import advice, figures, findings, sections
 from fedtune.reporting.findings import Findings
 from fedtune.runs.provenance import of_workload
-from fedtune.studies.comparison.tables import UNTOLD
+from fedtune.runs.tables import BORROWED, DEFAULT
+from fedtune.studies.comparison import budgets, tables
+from fedtune.studies.comparison.results import Results
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.plan import SearchPlan
 
@@ -71,7 +76,7 @@ def search(
 LOST = float("nan")
 WHOLE: Any = SimpleNamespace(scheduler="asha", grace=6, budget=Budget("rounds", 6, 1))
 UNJUDGED = SearchPlan.unjudged.fget(WHOLE)  # type: ignore[attr-defined]
-NEVER = {"metrics": {"val_acc": {"split": "test"}}}
+NEVER: dict[str, Any] = {"metrics": {"val_acc": {"split": "test"}}}
 SEARCHES = (
     search((0.94, 0.95, 0.96), (0.9, 0.9, 0.9)),
     search((0.84, 0.85, 0.86), (0.9, 0.9, 0.9)),
@@ -112,6 +117,94 @@ IMPORTANCES = (
 )
 
 
+LEVELS = (0.0, 0.002, -0.001)  # how searches, and fresh seeds, differ
+COSTS = {"rounds_to_95": 3, "mb_to_95": 2.0, "mb_per_round": 0.5, "seconds": 1.0, "test_acc_std": 0.1}
+
+
+def comparison(metric: str = "val_acc", searches: int = 3, reason: str = "diverged", **worth: Any) -> Results:
+    """A comparison of algorithms with these figures on fresh seeds, of fedavg and perhaps its control.
+
+    worth: of an algorithm its figure, or that of each search, NaN for a run that was lost.  Other words are entries of
+    the record; also `reason`, how a run was lost, and `named`, the candidate that is tuned.
+    """
+    more = {n: worth.pop(n) for n in [*worth] if n in RECORDED}
+    named, control = more.pop("named", "top 1"), more.pop("control", [])
+    worth = {n.replace("_", "-"): v if isinstance(v, tuple) else (v,) * searches for n, v in worth.items()}
+    goal = Goal.from_record({"objectives": [metric]})
+    tested, lender = goal.first.tested, more.get("lender", "")
+    rows: list[dict[str, Any]] = []
+    for i, (name, each) in enumerate(worth.items()):
+        for k, value in enumerate(each):
+            configurations = [DEFAULT, "top 1", named] + [BORROWED] * bool(lender and name != lender)
+            for of, seed in itertools.product(dict.fromkeys(configurations), range(2 if searches > 1 else 3)):
+                figure = value + LEVELS[(k + i) % 3] + LEVELS[seed] - 0.03 * (of in (DEFAULT, BORROWED))
+                row = {"algorithm": name, "configuration": of, "chosen": of == named, "search": k + 1, "trial": "t1"}
+                row |= {"seed": 10 * k + seed, "score": 0.9, "config/lr": 0.29, metric: figure, tested: figure}
+                rows.append(COSTS | {"val_acc": figure, "test_acc": figure} | row)
+                rows[-1]["reason"] = reason if math.isnan(figure) else ""
+    runs, margin = pd.DataFrame(rows), more.setdefault("margin", 0.005)
+    compared = runs[~runs["algorithm"].isin(control[1:])]
+    spent = {n: {"trials": 16, "rounds": 90, "mb": 40.0, "seconds": 30.0} for n in worth}
+    record = {"algorithms": [*worth], "trials": 16, "seeds": 2, "searches": searches, "control": control} | more
+    record |= {
+        "scenario_name": "digits-w4",
+        "scenario": vars(Scenario()),
+        "budget": {"unit": "rounds", "limit": 20, "grace": 3},
+    }
+    every = tables.table(runs, spent, {}, goal.first, lender)
+    return Results(
+        record=record | goal.to_record(),
+        evaluations=runs,
+        table=tables.control_last(every, control),
+        pairs=tables.pairs(compared, goal.first, margin),
+        against=tables.against(compared, ["local"] if "local" in worth else [], goal.first, margin),
+        twice=tables.control(runs, control, goal.first, margin),
+        by_budget=pd.DataFrame(columns=list(budgets.COLUMNS)),
+    )
+
+
+RECORDED = ("named", "control", "lender", "margin", "widened", "unlike", "unborrowed", "options", "unequal")
+TWICE = ["fedavg", "fedavg-again"]
+WIDER = "lr to 0.001..1 log, as fedrep's best has lr = 0.29 at its upper end"
+OPEN = comparison(fedrep=0.9, fedavg=(0.86, 0.9, 0.94), local=(0.95, 0.89, 0.85), fedavg_again=0.95, control=TWICE)
+COMPARISONS = (
+    comparison(fedrep=0.96, fedavg=0.9, local=0.8, fedavg_again=0.9, control=TWICE, lender="fedavg"),
+    OPEN,
+    dataclasses.replace(OPEN, against=OPEN.against.assign(verdict=tables.LARGER)),
+    comparison(fedrep=0.96, fedavg=(0.96, 0.95, 0.97), local=0.9, fedavg_again=(0.9, 0.95, 0.91), control=TWICE),
+    comparison(fedrep=0.96, fedprox=0.96, fedavg=0.96, local=0.96, margin=0.05),
+    comparison(fedrep=0.96, fedavg=(LOST, 0.9, 0.91), local=0.8, fedavg_again=(LOST, 0.9, 0.9), control=TWICE),
+    comparison(fedrep=0.96, fedavg=(LOST, 0.9, 0.91), reason="failed: exit status 1", named="top 2"),
+    comparison(searches=1, fedrep=(0.96,), fedavg=(0.9,), local=(0.8,)),
+    comparison(searches=1, fedrep=(0.96,)),
+    comparison("val_loss", fedrep=0.3, fedavg=0.4, local=0.8),
+    comparison(
+        fedrep=0.96,
+        fedavg=0.9,
+        widened=[WIDER],
+        unborrowed=["fedrep is not trained with the values of fedavg's search 1: it found nothing"],
+        unlike=["fedrep trains its head first"],
+        options={"preset": "as_published"},
+        unequal=["fedrep sends nothing"],
+    ),
+    comparison(fedrep=0.96, fedavg=0.9, options={"selects_on_test": True}),
+)
+
+
+def compared(found: Results) -> Iterator[tuple[str, str]]:
+    """What the report of a comparison says, with the headings."""
+    names, record = found.record["algorithms"], dict(found.record)
+    searched = {n: search(repeatable=False, **NEVER).record | {"algorithm": n} for n in names[-1:]}
+    yield "What a comparison found", found.outcome
+    yield from (("What was compared", sections.done(record, over, True)) for over in (True, False))
+    yield "What was compared", sections.done(record, False, False)
+    yield from (("Caveats of a comparison", findings.sentence(line, names)) for line in found.caveats(searched))
+    for shown in itertools.chain(*figures.of_comparison(found).values()):
+        yield "Above the figures of a comparison", shown.sentence
+    for title, _, _ in found.titled:
+        yield "Above the tables of a comparison", f"{title[:1].upper()}{title[1:]}"
+
+
 def said() -> Iterator[tuple[str, str]]:
     """Every sentence with the heading that it stands under; the same one may come again."""
     for f in SEARCHES:
@@ -125,10 +218,12 @@ def said() -> Iterator[tuple[str, str]]:
     for importance in IMPORTANCES:
         for a in advice.what_mattered(SEARCHES[0], importance):
             yield "What to try next", f"**{a.todo}.** {a.why}"
-    pair = {"algorithm": "fedproto", "other": "fedavg", "difference": 0.01, "verdict": UNTOLD}
-    for record, verdict in (({"searches": 1}, None), ({"searches": 3}, UNTOLD), ({"searches": 12}, UNTOLD)):
+    for found in COMPARISONS:
+        yield from compared(found)
+    pair, untold = {"algorithm": "fedproto", "other": "fedavg", "difference": 0.01}, tables.UNTOLD
+    for record, verdict in (({"searches": 1}, None), ({"searches": 3}, untold), ({"searches": 12}, untold)):
         pairs = pd.DataFrame([pair | {"verdict": verdict}])
-        for a in advice.of_comparison(record, pairs, [search(config={"lr": 0.29})]):
+        for a in advice.of_comparison(record | {"margin": 0.005}, pairs, [search(config={"lr": 0.29})]):
             yield "What to try after a comparison", f"**{a.todo}.** {a.why}"
 
 
@@ -137,6 +232,6 @@ def page() -> str:
     headings: dict[str, dict[str, str]] = {}
     for heading, line in said():
         if line:
-            pattern = re.sub(r"[−+]?\d[\d.]*", "0", line)  # sentences that differ in numbers alone are one
+            pattern = re.sub(r"[−+]?\d[\d.]*|fed\w+(-again)?|local\b", "0", line)  # which differ in these alone are one
             headings.setdefault(heading, {}).setdefault(pattern, " ".join(line.split()))
     return "\n\n".join(f"## {name}\n\n- " + "\n- ".join(lines.values()) for name, lines in headings.items())

@@ -151,7 +151,8 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
     brought = apart(gain)
     if gain > half:
-        why = f"The best of {trials} is {brought} better than that of half as many is on average, and {chance}. "
+        half_of = f"the best of {len(every) // 2} of them on average"
+        why = f"The best of {trials} is {brought} better than {half_of}, and {chance}. "
         advice.append(Advice("Give more trials", f"{why}Twice as many trials may bring as much again.", _more(f)))
     if not advice:
         why = f"{behind}, and {chance}. The second half of {trials} brought {brought}, not more than chance."
@@ -225,7 +226,7 @@ def more_searches(record: Mapping[str, Any], pairs: pd.DataFrame) -> list[Advice
     if 2 * searches > SEARCHES_AT_MOST:
         return [Advice(f"Leave {names} undecided", why)]
     todo = f"Search each algorithm {2 * searches} times, from other seeds: that may tell {names} apart"
-    why += " From other seeds: the 5 % hold for a number of searches that is decided beforehand."
+    why += " It takes other seeds, as the 5 % hold only for a number of searches that was decided beforehand."
     again = "--searches", str(2 * searches), "--seed", str(int(record.get("seed", 0)) + OTHER_SEEDS)
     return [Advice(todo, why, command_again(record, *again))]
 

@@ -138,7 +138,7 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
         return {}
     by_algorithm = partial(plots.comparison, found.evaluations, found.objective, found.control)
     lent = BORROWED in set(found.evaluations["configuration"])  # what was refused was not trained
-    whose = f"Borrowed: with {found.record.get('lender')}'s tuned values of what both have, and defaults otherwise."
+    whose = f"Borrowed: with {found.record.get('lender')}'s tuned values where both have them, else its own defaults."
     said = [whose] * lent
     said += ["Overlapping intervals do not say whether two differ: the pairs below do."] * (len(found.pairs) > 0)
     figures = {"first": [drawn("Comparison", by_algorithm, " ".join(said))]}

@@ -123,7 +123,7 @@ class Findings:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
         assert self.best is not None
         space, declared = self.record.get("space") or {}, hyperparameters(self.record)
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for n in self.searched:
             hp = declared.get(n)
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n

@@ -220,7 +220,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     if lacking := [a for a in algorithms if a not in {a for a, _ in of_searches}]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
-    done = _done(record, over, len(found.evaluations) > 0)
+    what = done(record, over, len(found.evaluations) > 0)
     folded: dict[str, list[TextTable]] = {"": [], OF_PAIRS: [], OF_TUNED: []}
     for t, frame, under in found.titled:
         shown = TextTable(t[:1].upper() + t[1:], [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
@@ -230,8 +230,8 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         name=run.absolute().name,
         title=found.title,
         state=state,
-        lead=found.outcome * over or done,
-        done=done * bool(found.outcome * over),
+        lead=found.outcome * over or what,
+        done=what * bool(found.outcome * over),
         command="" if state in BROKEN_OFF else provenance.command_again(record),
         warnings=warnings,
         tables=folded.pop(""),
@@ -257,7 +257,7 @@ def _check(evaluations: pd.DataFrame, algorithm: str, number: int) -> list[dict[
     return rows.assign(configuration=rows["configuration"].map(CHECKED)).to_dict("records")
 
 
-def _done(record: dict[str, Any], over: bool, evaluated: bool) -> str:
+def done(record: dict[str, Any], over: bool, evaluated: bool) -> str:
     """What was done; for a comparison that is not over, what will be done.
 
     evaluated: whether there are runs on fresh seeds.

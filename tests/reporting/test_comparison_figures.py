@@ -125,7 +125,9 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
         assert lead == f"No two of 4 can be told apart; {first}."
     else:
         above, last = order[1:3], order[3]
-        clauses = f"{', '.join(above)} and {last} are below {order[0]}; {' and '.join(above)} are above {last}."
+        clauses = (
+            f"{', '.join(above)} and {last} are worse than {order[0]}; {' and '.join(above)} are better than {last}."
+        )
         assert lead == f"{first}; {clauses}"
 
 

@@ -488,7 +488,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
         "3 algorithms, each tuned",
         "Test accuracy on digits-w4",
         "Pairs",
-        "1 of 1 pair that can be told: paired by seed",
+        "1 of 1 pair can be told (± of each pair by itself, paired by seed",
     ]
     order += ["Cost; each search had", "What the searches found", "What to try next, and the method"]
     order += ["The searches fedproto on digits-w4", "Best configuration"]
@@ -537,7 +537,7 @@ def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: P
     pd.concat([pair.assign(algorithm=f"a{i % 2}") for i in range(20)]).to_csv(file.parent / "pairs.csv", index=False)
     text = words(file.parent, tmp_path / "x.html")
     assert "each tuned with the same budget of 14 trials, selected" in text
-    assert "20 of 20 pairs that can be told: paired by seed; ± " in text and text.count("a1 − local") == 10
+    assert "20 of 20 pairs can be told (± of each pair by itself" in text and text.count("a1 − local") == 10
 
 
 def test_a_control_is_neither_the_best_nor_counted(comparison: Path, tmp_path: Path) -> None:

@@ -103,6 +103,6 @@ def test_what_was_chosen_anew_on_fresh_seeds_is_told():
         for s in (1, 2)
     ]
     (note,) = comparison_text.caveats({}, 40, pd.DataFrame(runs))
-    assert "the tuned configuration of gfpl (trial gfpl-3), [own] (trial [own]-2) is not its search's best" in note
+    assert "of gfpl (trial gfpl-3) and [own] (trial [own]-2) that is not the search's own best" in note
     kept = pd.DataFrame(runs).assign(chosen=lambda f: f["configuration"] == "top 1")
     assert not comparison_text.caveats({}, 40, kept)

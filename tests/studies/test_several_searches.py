@@ -120,7 +120,7 @@ def test_the_outcome_is_of_what_is_compared_without_the_control() -> None:
     assert last["algorithm"].tolist() == ["fedavg", "local", "fedavg-again"]
     of_two = frame(local=(0.5, 1e-4), fedavg=(0.7, 1e-4))
     said = text.outcome(last, tables.pairs(of_two, margin=0.005), tables.against(of_two, ["local"], margin=0.005))
-    assert said.startswith("fedavg ranks first") and said.endswith(" %; local is below fedavg.")
+    assert said.startswith("fedavg ranks first") and said.endswith(" %; local is worse than fedavg.")
     lost = last.assign(tuned=[math.nan, math.nan, 0.8])
     assert not text.outcome(lost, tables.pairs(of_two[:0]), tables.pairs(of_two[:0]))
 
@@ -172,8 +172,8 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert "3 algorithms (local, the baseline fedavg, the control fedavg-again) × 2 searches × 2 trials = 12" in said
     assert "6 of 6 searches: fedavg-again+2 (the control, search 2 of 2)" in said
     end = said[said.index("can be told apart" if "can be told" in said else "ranks first") :].split("\n")
-    assert "2 searches, of each the mean over 2 fresh seeds" in " ".join(said.split()) and len(end) < 25
-    assert said.count("the best of 2 trials (2 finished): val_acc 0.") == 6, "a line for each search"
+    assert "2 searches (each the mean over 2 fresh seeds" in " ".join(said.split()) and len(end) < 25
+    assert said.count("the best of 2 trials (2 finished): validation accuracy ") == 6, "a line for each search"
     found = pd.read_parquet(folder / "evaluations.parquet")
     assert found.groupby("search")["seed"].unique().map(list).to_dict() == {1: [1, 2], 2: [4, 5]}
     assert found[found["chosen"]].groupby(["algorithm", "search"]).size().tolist() == [2] * 6

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import label
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
 from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
@@ -117,7 +118,7 @@ class Results:
         """The result: who is the best on fresh seeds; "" before there is one."""
         if self.table.empty or self.pairs.columns.empty or self.against.columns.empty:
             return ""
-        return text.outcome(self.table, self.pairs, self.against)
+        return text.outcome(self.table, self.pairs, self.against, self.objective.sign_of(self.reported))
 
     @property
     def best(self) -> tuple[str, str]:
@@ -144,30 +145,30 @@ class Results:
         figures, in_percent = text.shown(self.table), ", in %" * text.in_percent(self.table)
         more = figures.drop(columns=list(figures)[1 : text.OPENING])
         found = self.table[["algorithm", "configuration"]].rename(columns={"configuration": "tuned hyperparameters"})
-        how = f"{text.paired(self.pairs, self.searches, self.margin)}; ± of each pair by itself"
-        whom = f"against {' and '.join(dict.fromkeys(self.against.get('other', ())))}"
+        how = f"± of each pair by itself, {text.paired(self.pairs, self.searches, self.margin)}"
+        whom = f" against {text.listed([*dict.fromkeys(self.against.get('other', ()))])}"
         titled = [
             Titled(self._figures_title(), figures.iloc[:, : text.OPENING]),
-            self._titled_pairs(f"{how}, p corrected by Holm for all pairs", self.pairs),
-            self._titled_pairs(f"{whom}, p corrected by Holm for these", self.against),
+            self._titled_pairs("", f"{how}; p corrected by Holm for all pairs", self.pairs),
+            self._titled_pairs(whom, "p corrected by Holm for these", self.against),
             Titled(f"more of the tuned configurations{in_percent}", more, OF_TUNED),
             Titled(self._cost_title(), text.costs(self.table), OF_TUNED),
             Titled("what the searches found", found, OF_TUNED),
         ]
         return [of for of in titled if len(of.text) and of.text.shape[1] > 1]
 
-    def _titled_pairs(self, title: str, pairs: pd.DataFrame) -> Titled:
-        told, which = text.told(pairs), "that can be told" if text.judged(pairs) else "with p (Holm) below 5 %"
-        count = f"{len(told)} of {several(len(pairs), 'pair')} {which}"
-        return Titled(f"{count}: {title}", text.shown_pairs(told) if len(told) else told, OF_PAIRS)
+    def _titled_pairs(self, whom: str, how: str, pairs: pd.DataFrame) -> Titled:
+        told, which = text.told(pairs), "can be told" if text.judged(pairs) else "with p (Holm) below 5 %"
+        count = f"{len(told)} of {several(len(pairs), 'pair')}{whom} {which}"
+        return Titled(f"{count} ({how})", text.shown_pairs(told) if len(told) else told, OF_PAIRS)
 
     def _figures_title(self) -> str:
-        own = ", each with its own partition" if "scenario" in self.record else ""
+        own = " with their own partitions" if "scenario" in self.record else ""
         over = f"{several(self.record['seeds'], 'fresh seed')}{own}"
-        over = over if self.searches == 1 else f"{self.searches} searches, of each the mean over {over}"
-        unit = "in %, " if text.in_percent(self.table) else ""
+        over = over if self.searches == 1 else f"{self.searches} searches (each the mean over {over})"
+        unit = " in %" * text.in_percent(self.table)
         what = f"{metric_on(self.table, self.goal)} {scenario_words(self.record)}"
-        return f"{what} {unit}mean ± 95 % interval over {over}"
+        return f"{what}{unit}, mean ± 95 % interval over {over}"
 
     def _cost_title(self) -> str:
         budget, more = self.record["budget"], self.record.get("choose_seeds", 1) - 1
@@ -187,8 +188,8 @@ def scenario_words(record: Mapping[str, Any]) -> str:
 
 def metric_on(table: pd.DataFrame, goal: Goal) -> str:
     """What a comparison's first table shows: test accuracy only where programs report it."""
-    metric = str(table["metric"].iloc[0]) if "metric" in table and len(table) else "test accuracy"
-    return f"{metric} on" if goal == BY_ACCURACY else f"{metric}, searched for {goal.in_words}, on"
+    metric = label(str(table["metric"].iloc[0])) if "metric" in table and len(table) else "test accuracy"
+    return f"{metric} on" if goal == BY_ACCURACY else f"{metric} (searched for {goal.in_words}) on"
 
 
 def table(file: Path) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedtune.core.metrics import is_share, limits
+from fedtune.core.metrics import is_share, label, limits
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import UNBOUNDED, figure, interval, number, unit_of
 from fedtune.core.terminal import printable
@@ -22,35 +22,38 @@ from fedtune.tuning import verdict
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 OPENING = 6  # columns of the table that opens a report; the others follow in one of their own
 NAMED = 5  # names that a sentence lists; more are counted
-ONE_SEARCH = (
-    "by one search of each algorithm: what another search would find is not known, so there is no verdict "
-    "(--searches 3 or more give one)"
-)
+ONE_SEARCH = "Each algorithm was searched once, and another search may find another order: there is no verdict."
 
 
-def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
+def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame, sign: float = 1) -> str:
     """Sentences on the best tuned algorithm, and on which others differ from it, and from each other baseline.
 
     The figures are those of the tables; "" where no algorithm has a tuned one.  With one search there is no verdict.
-    table: the best algorithm first, a control last.
+    table: the best algorithm first, a control last.  sign: -1 where the smaller figure is the better one.
     """
     if not (best := leader(table)):
         return ""
     first = f"{best} ranks first on fresh seeds with {of_first(table, 'tuned')}"
     if not judged(pairs):
-        return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
+        return f"{first}." + f" {ONE_SEARCH}" * bool(len(pairs))
+    tested = pairs[pairs["verdict"] != UNTESTED]
+    lost = [n for n in dict.fromkeys(pairs["other"]) if n not in {best, *tested["algorithm"], *tested["other"]}]
+    pairs, against = (of[~of[["algorithm", "other"]].isin(lost).any(axis=1)] for of in (pairs, against))
+    last = [f"{_who(lost)} could not be tested"] * bool(lost)
     if len(pairs) > 1 and (pairs["verdict"] == UNTOLD).all():
         first = f"No two of {len({*pairs['algorithm'], *pairs['other']})} can be told apart; {first}"
-        clauses = _differing(against[against["verdict"] != UNTOLD])
-        return "; ".join([first, *(f"by the tests with baselines alone, {clause}" for clause in clauses)]) + "."
+        clauses = _differing(against[against["verdict"] != UNTOLD], sign)
+        return "; ".join([first, *(f"tested against baselines only, {clause}" for clause in clauses), *last]) + "."
     of_best = pairs[pairs["algorithm"] == best]
     others = of_best.assign(algorithm=of_best["other"], other=best, difference=-of_best["difference"])
+    others = pd.concat([others, pairs[pairs["other"] == best]])  # of equal figures, which pairs have in another order
     said = {*zip(others["algorithm"], others["verdict"], strict=True)}
-    anew = [  # who could not be tested against the best could not be tested against anybody
-        b != best and (v != UNTESTED or (a, v) not in said) and (a != best or (b, v) not in said)
+    anew = [
+        b != best and (a != best or (b, v) not in said)
         for a, b, v in zip(against["algorithm"], against["other"], against["verdict"], strict=True)
     ]
-    return "; ".join([first, *_differing(others), *_differing(against[np.array(anew, bool)])]) + "."
+    clauses = [*_differing(others, sign), *_differing(against[np.array(anew, bool)], sign)]
+    return "; ".join([first, *clauses, *last]) + "."
 
 
 def leader(table: pd.DataFrame) -> str:
@@ -59,9 +62,9 @@ def leader(table: pd.DataFrame) -> str:
 
 
 def of_first(table: pd.DataFrame, column: str) -> str:
-    """A figure of that algorithm with its unit: `94.78 ± 2.54 %`, `test_loss 0.2980 ± 0.0025`."""
+    """A figure of that algorithm with its unit: `94.78 ± 2.54 %`, `test loss 0.2980 ± 0.0025`."""
     row = table.iloc[0]
-    return f"{row.get('metric', '')} {figure(_metric(table), row[column], row[f'{column}_half'])}".strip()
+    return f"{label(row.get('metric', ''))} {figure(_metric(table), row[column], row[f'{column}_half'])}".strip()
 
 
 def told(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -88,13 +91,17 @@ def sized(margin: float, pairs: pd.DataFrame) -> str:
     return f"{100 * margin:g} points" if in_percent(pairs) else f"{margin:g}"
 
 
-def _differing(pairs: pd.DataFrame) -> list[str]:
+def _who(names: Sequence[str]) -> str:
+    return listed(names) if len(names) <= NAMED else f"{len(names)} algorithms"
+
+
+def _differing(pairs: pd.DataFrame, sign: float) -> list[str]:
     """Which algorithms differ from which by more than the margin, in words; whom the same ones do, together."""
-    large, above = pairs["verdict"] == LARGER, pairs["difference"] > 0
+    large, better = pairs["verdict"] == LARGER, sign * pairs["difference"] > 0
     clauses: list[str] = []
     for of, verbs, how in (
-        (large & above, ("is", "are"), "above"),
-        (large & ~above, ("is", "are"), "below"),
+        (large & better, ("is", "are"), "better than"),
+        (large & ~better, ("is", "are"), "worse than"),
         (pairs["verdict"] == WITHIN, ("is", "are"), "within the margin of"),
         (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, "told apart from"),
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, "tested against"),
@@ -103,8 +110,7 @@ def _differing(pairs: pd.DataFrame) -> list[str]:
         for other, group in pairs[of].groupby("other", sort=False)["algorithm"]:
             whom.setdefault(tuple(group), []).append(str(other))
         for names, others in whom.items():
-            who = listed(names) if len(names) <= NAMED else f"{len(names)} algorithms"
-            clauses.append(f"{who} {verbs[len(names) > 1]} {how} {listed(others)}")
+            clauses.append(f"{_who(names)} {verbs[len(names) > 1]} {how} {listed(others)}")
     return clauses
 
 
@@ -152,7 +158,7 @@ def _failed(evaluations: pd.DataFrame) -> list[str]:
     if "reason" not in evaluations:  # built-in algorithms alone have no such column
         return []
     failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
-    return [f"{row.algorithm}, {row.configuration}, seed {row.seed} {row.reason}" for row in failed.itertuples()]
+    return [f"{row.algorithm} ({row.configuration}, seed {row.seed}) {row.reason}" for row in failed.itertuples()]
 
 
 def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
@@ -160,10 +166,10 @@ def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
     if others.empty:
         return []
     tops = evaluations.loc[~evaluations["configuration"].isin(UNTUNED), "configuration"].nunique()
-    named = ", ".join(f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records"))
+    named = listed([f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records")])
     return [
-        f"the tuned configuration of {named} is not its search's best: of each search's best {tops}, the one with the "
-        f"best validation score on the fresh seeds is taken (--top-k 1 takes the search's best)"
+        f"of each search's best {tops}, the one with the best validation score on the fresh seeds is the tuned one; of "
+        f"{named} that is not the search's own best (--top-k 1 takes that)"
     ]
 
 
