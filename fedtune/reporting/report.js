@@ -65,8 +65,8 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     if (!window.Plotly) return; // not unpacked yet
     for (const box of boxes().filter((b) => !b.closest("details:not([open])"))) {
       draw(box); // by itself: a figure that never was of its own width cannot go back to it
-      const { layout } = specs.get(box), { height } = layout;
-      Plotly.relayout(box, { width: PAPER, height: height < 1.6 * HALF ? Math.min(height, HALF) : height, autosize: false });
+      const { layout } = specs.get(box), { height, xaxis3 } = layout; // three panels need their height
+      Plotly.relayout(box, { width: PAPER, height: height < 1.6 * HALF && !xaxis3 ? Math.min(height, HALF) : height, autosize: false });
     }
   });
   window.addEventListener("afterprint", () => {

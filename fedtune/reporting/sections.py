@@ -123,12 +123,13 @@ def _choice(f: Findings) -> TextTable | None:
     if not (rows := f.record.get("choice")):
         return None
     each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *f.goal.names)]
-    names = ["trial", "in the search", *each, "mean over all", "why it cannot be chosen"]
+    out = any(r["reason"] for r in rows)
+    names = ["trial", "in the search", *each, "mean over all", *["why it cannot be chosen"] * out]
     scale, form, unit = unit_of(f.goal.first.name)
     figures = scale * pd.DataFrame(rows)[[OWN, *each, f.goal.first.name]].astype(float)
-    text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), r["reason"]] for i, r in enumerate(rows)]
+    text = [[r["trial"], *(number(v, form) for v in figures.loc[i]), *[r["reason"]] * out] for i, r in enumerate(rows)]
     caption = f"The best finished trials on more seeds: {f.in_words}{unit and ' in %'}, last round"
-    return TextTable(caption, names, text, (names[0], names[-1]), _marked(f, [r["trial"] for r in rows]))
+    return TextTable(caption, names, text, (names[0], *names[-1:] * out), _marked(f, [r["trial"] for r in rows]))
 
 
 def _marked(f: Findings, trials: Sequence[str]) -> int | None:

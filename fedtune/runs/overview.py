@@ -144,6 +144,7 @@ class Reader:
             about=f"comparison of {', '.join(compared_in(record))}",
             counted="its searches are not kept here" if now == "finished" and not searches else counted,
             planned=planned,
+            more=(record.get("outcome", ""),),
             searches=searches,
             called=[search_in_words(folder, record) for folder in folders],
         )
@@ -164,6 +165,9 @@ class Reader:
         counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
         each = counts_in_words(counts) or "none begun"
         own = ", ".join(own["name"] for own in record.get("own", []))
+        stood = [of for of in record.get("choice") or () if not of["reason"]]  # on more seeds
+        named = max(stood, key=lambda of: goal.first.sign * of[goal.first.name])["trial"] if stood else ""
+        best = _best(rows, how, goal, budget, named, rounds=rounds, space=set(record["space"]), tested=tested)
         return SearchStatus(
             run=run,
             state=words,
@@ -182,7 +186,7 @@ class Reader:
             rounds=rounds,
             counts=counts,
             rungs=[_rung(rung, budget, rows, how, goal.first) for rung in rungs],
-            best=_best(rows, how, goal, budget, rounds=rounds, space=set(record["space"]), tested=tested),
+            best=best,
             workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
             says=_last_lines(files, how),
         )
@@ -278,9 +282,17 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], obj
 
 
 def _best(
-    rows: Logged, how: Mapping[str, str], goal: Goal, budget: Budget, *, rounds: int, space: set[str], tested: bool
+    rows: Logged,
+    how: Mapping[str, str],
+    goal: Goal,
+    budget: Budget,
+    named: str,
+    *,
+    rounds: int,
+    space: set[str],
+    tested: bool,
 ) -> BestTrials | None:
-    """The trials with the best last value of the objective; None before the first round."""
+    """The trials with the best last value of the objective; None before the first round.  named: it is the first."""
     objective, constraints = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
@@ -290,7 +302,7 @@ def _best(
     columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(constraints), *names]
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, WORST)) < WORST}
     lines = []
-    for trial in in_order(last, how, goal, budget)[:SHOWN]:
+    for trial in sorted(in_order(last, how, goal, budget), key=named.__ne__)[:SHOWN]:
         row = last[trial]
         figures = [_shown(n, row[a]) if a in row else "" for n, a in decide.items()]
         values = [short(row.get("config", {}).get(n)) for n in names]
@@ -300,7 +312,8 @@ def _best(
     if not last:
         return None
     columns = [column + unit_of(column)[2] * (column not in names) for column in columns]
-    return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines, float(last[lines[0][0]][key]))
+    title = f"{best} last {objective.name}{constraints}{', the chosen one first' * bool(named)}"
+    return BestTrials(title, columns, lines, float(last[lines[0][0]][key]))
 
 
 def in_order(last: Mapping[str, Row], how: Mapping[str, str], goal: Goal, budget: Budget) -> list[str]:

@@ -83,7 +83,7 @@ def test_a_table_of_validation_figures_does_not_say_test_accuracy() -> None:
     assert results.metric_on(comparison_tables.table(validation, SPENT, {}), Goal()) == "validation accuracy on"
     assert results.metric_on(comparison_tables.table(of, SPENT, {}), Goal()) == "test accuracy on"
     loss = comparison_tables.table(validation, SPENT, {}, LOSS)
-    assert results.metric_on(loss, Goal((LOSS,))) == "test_loss (searched for val_loss) on"
+    assert results.metric_on(loss, Goal((LOSS,))) == "test loss (searched for val_loss) on"
     loss = comparison_tables.table(validation.drop(columns="test_loss"), SPENT, {}, LOSS)
     assert results.metric_on(loss, Goal((LOSS,))) == "val_loss (searched for val_loss) on"
 
