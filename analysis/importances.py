@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
+LEAST = {"parallel": 2, "slices": 2, "importance": 8}  # trials below which a figure misleads
 FEW, MOST = 1 / 3, 3 / 4  # the least share of the trials that a figure shows; that importance is computed from
 GROWN = 250  # trials on which a forest is grown, for its time grows with their square; of more some are drawn at random
 RESAMPLES = 20  # of the trials, which say how sure the most important hyperparameter is

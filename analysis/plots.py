@@ -18,7 +18,7 @@ from fedtune.analysis.importances import RESAMPLES, Importance, mattered, pooled
 from fedtune.analysis.model_plots import communication_by, embedding, per_client
 from fedtune.analysis.regret_plots import regret
 from fedtune.analysis.rung_plots import rung_survival
-from fedtune.analysis.study_plots import contour, importance, parallel, slices
+from fedtune.analysis.study_plots import importance, parallel, slices
 
 __all__ = [
     "RESAMPLES",
@@ -27,7 +27,6 @@ __all__ = [
     "by_budget",
     "communication_by",
     "comparison",
-    "contour",
     "effect",
     "embedding",
     "found",

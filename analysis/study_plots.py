@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -92,33 +91,6 @@ def slices(study: optuna.Study | None) -> go.Figure:
     figure.update_traces(marker={"color": COLOURS[0], "opacity": 0.7, "size": 7, "showscale": False})
     figure.update_yaxes(title=_target(study)["target_name"], col=1)
     return finish(figure, title, described(study), height=60 + 230 * rows)
-
-
-def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> go.Figure:
-    """The objective over a pair of hyperparameters (default: the two most important), interpolated between trials.
-
-    >>> from fedtune.analysis import plots
-    >>> figure = plots.contour(plots.study("runs/NAME"), ["lam", "lr"])
-    >>> figure.write_html("contour.html")
-    """
-    what = judged_by(study)
-    title = f"{what[:1].upper()}{what[1:]} over a pair of hyperparameters"
-    if why := lacks(study, "contour"):
-        return nothing(title, why)
-    import optuna.visualization as charts
-
-    assert study is not None
-    ranked = list(shares_of(study)) or list(varied(study))
-    pair = list(names or ranked[:2])
-    if len(pair) < 2 or not set(pair) <= set(varied(study)):
-        return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
-    figure = _with_our_lines(charts.plot_contour(comparable_study(study), params=pair, **_target(study)))
-    figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
-    figure.update_traces(
-        marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7}, selector={"type": "scatter"}
-    )
-    text = f"{described(study)} (points); what lies between points is interpolated"
-    return finish(figure, f"{what[:1].upper()}{what[1:]} over {' and '.join(pair)}", text, height=440)
 
 
 def importance(study: optuna.Study | None, result: Importance | None = None) -> go.Figure:

@@ -165,9 +165,6 @@ class Reader:
         counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
         each = counts_in_words(counts) or "none begun"
         own = ", ".join(own["name"] for own in record.get("own", []))
-        stood = [of for of in record.get("choice") or () if not of["reason"]]  # on more seeds
-        named = max(stood, key=lambda of: goal.first.sign * of[goal.first.name])["trial"] if stood else ""
-        best = _best(rows, how, goal, budget, named, rounds=rounds, space=set(record["space"]), tested=tested)
         return SearchStatus(
             run=run,
             state=words,
@@ -186,7 +183,7 @@ class Reader:
             rounds=rounds,
             counts=counts,
             rungs=[_rung(rung, budget, rows, how, goal.first) for rung in rungs],
-            best=best,
+            best=_best(record, rows, how, goal, budget, tested),
             workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
             says=_last_lines(files, how),
         )
@@ -282,21 +279,15 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], obj
 
 
 def _best(
-    rows: Logged,
-    how: Mapping[str, str],
-    goal: Goal,
-    budget: Budget,
-    named: str,
-    *,
-    rounds: int,
-    space: set[str],
-    tested: bool,
+    record: dict[str, Any], rows: Logged, how: Mapping[str, str], goal: Goal, budget: Budget, tested: bool
 ) -> BestTrials | None:
-    """The trials with the best last value of the objective; None before the first round.  named: it is the first."""
+    """The trials with the best last value, the one that was chosen on more seeds first; None before the first round."""
+    stood = [of for of in record.get("choice") or () if not of["reason"]]
+    named = max(stood, key=lambda of: goal.first.sign * of[goal.first.name])["trial"] if stood else ""
     objective, constraints = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
-    names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
+    names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & {*record["space"]})
     has_tested = any(objective.tested in row for of in rows.values() for row in of)
     reported = dict.fromkeys([*[objective.tested] * has_tested, *["test_acc"] * tested])
     columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(constraints), *names]
@@ -308,7 +299,9 @@ def _best(
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_keeps(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
-        lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
+        lines.append(
+            [trial, how.get(trial, ""), f"{last_round([row])}/{rounds_of(record)}", *figures, *of_test, *kept, *values]
+        )
     if not last:
         return None
     columns = [column + unit_of(column)[2] * (column not in names) for column in columns]

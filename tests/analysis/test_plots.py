@@ -42,7 +42,7 @@ SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --a
 AXES = ["val_acc", "comm_mb"]
 
 
-@pytest.mark.parametrize("draw", ["parallel", "slices", "contour", "importance", "effect", "interaction", "curves"])
+@pytest.mark.parametrize("draw", ["parallel", "slices", "importance", "effect", "interaction", "curves"])
 def test_a_value_that_looks_like_markup_is_shown_as_it_is(draw: str) -> None:
     values = ("<b>x</b>", "$a$ & $b$", "[min]")
     wanted = {"mode": CategoricalDistribution(values), "lr": FloatDistribution(0, 1), "z": FloatDistribution(0, 1)}
@@ -56,7 +56,6 @@ def test_a_value_that_looks_like_markup_is_shown_as_it_is(draw: str) -> None:
         "effect": lambda: plots.effect(trials, "mode", ["last_val_acc"]),
         "interaction": lambda: plots.interaction(trials, "mode", "$z"),
         "curves": lambda: plots.learning_curves(rounds, trials, by="mode"),
-        "contour": lambda: plots.contour(study, ["mode", "lr"]),
     }.get(draw, lambda: getattr(plots, draw)(study))()
     figure.update_traces(legendgroup=None)  # which is not shown
     text = json.dumps(figure.to_plotly_json(), default=list)
@@ -201,7 +200,6 @@ def others(folder: Path) -> dict[str, go.Figure]:
     return {
         "parallel": plots.parallel(study),
         "slices": plots.slices(study),
-        "contour": plots.contour(study),
         "importance": plots.importance(study),
         "clients": plots.per_client(clients),
         "several": plots.per_client(pd.concat([clients.assign(algorithm=a) for a in ("gfpl", "local")])),
@@ -271,7 +269,7 @@ def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path
         (plots.regret(pd.DataFrame()), "there is no simulated search"),
     ):
         assert why in says(figure)
-    drawn = [plots.parallel, plots.slices, plots.contour, plots.importance]
+    drawn = [plots.parallel, plots.slices, plots.importance]
     assert all("no study.journal" in says(figure(plots.study(tmp_path))) for figure in drawn)
     few = plots.study(journal(tmp_path, 1, diverged=9))
     assert all("finished trials, but there are 1" in says(figure(few)) for figure in drawn)
@@ -487,9 +485,7 @@ def test_importance_is_optunas_without_the_diverged(tmp_path: Path) -> None:
         bars = plots.importance(study).data[0]
         assert dict(zip(bars.y, bars.x, strict=True))["lam"] > 0.9 and sum(bars.x) == pytest.approx(1)
         assert {len(t.x) for t in plots.slices(study).data} == {12}
-        chosen = plots.contour(study, ["lam", "n"])
-        assert "lam and n" in title(chosen) and "n = 12 finished trials of 16" in title(chosen)
-    assert "vary" in says(plots.contour(study, ["lam", "other"]))
+        assert "n = 12 finished trials of 16" in title(plots.slices(study))
 
 
 def test_what_mattered_is_said_with_how_sure_it_is(tmp_path: Path) -> None:
@@ -554,11 +550,11 @@ def test_of_many_trials_a_forest_is_grown_on_some_and_not_on_the_best(
 
 def test_figures_follow_the_objective(tmp_path: Path) -> None:
     study = plots.study(journal(tmp_path, 12))
-    assert "Accuracy over" in title(plots.contour(study)) and "accuracy's" in title(plots.importance(study))
+    assert "accuracy's" in title(plots.importance(study))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         study.set_metric_names(["val_loss"])
-    for figure in (plots.contour(study), plots.importance(study), plots.slices(study), plots.parallel(study)):
+    for figure in (plots.importance(study), plots.slices(study), plots.parallel(study)):
         assert "validation loss" in title(figure).lower() and "ccuracy" not in figure.to_json()
     trials = ended(0.2, 0.6, 0.5, n=[1, 1, 2], s=["p", "p", "p"])
     trials = trials.assign(last_val_loss=[0.7, 0.9, 0.8], last_val_own=[1, 2, 3])
