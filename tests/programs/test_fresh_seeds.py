@@ -101,7 +101,7 @@ def test_a_comparison_tells_who_failed() -> None:
     shown = text.shown(table).set_index("algorithm")
     assert shown.loc["own", "tuned %"] == "failed in 1 of 2" and shown.loc["other", "tuned %"] == "80.00 ± 0.00"
     records = {name: {"searcher": "random", "space": {}} for name in ("own", "other")}
-    assert "own, top 1, seed 1 failed: own failed with status 3" in text.caveats(records, 2, evaluations)
+    assert "own (top 1, seed 1) failed: own failed with status 3" in text.caveats(records, 2, evaluations)
     assert fresh_seeds.is_tuned(evaluations).sum() == 4
 
 

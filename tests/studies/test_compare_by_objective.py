@@ -85,7 +85,7 @@ def test_a_table_of_validation_figures_does_not_say_test_accuracy() -> None:
     loss = comparison_tables.table(validation, SPENT, {}, LOSS)
     assert results.metric_on(loss, Goal((LOSS,))) == "test loss (searched for val_loss) on"
     loss = comparison_tables.table(validation.drop(columns="test_loss"), SPENT, {}, LOSS)
-    assert results.metric_on(loss, Goal((LOSS,))) == "val_loss (searched for val_loss) on"
+    assert results.metric_on(loss, Goal((LOSS,))) == "validation loss (searched for val_loss) on"
 
 
 def test_the_best_candidate_that_keeps_the_constraints_is_chosen() -> None:
