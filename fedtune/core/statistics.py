@@ -173,7 +173,7 @@ def expected_best(values: Any) -> np.ndarray:
 
 
 def number(value: float, form: str) -> str:
-    """A number in Python's format, with a true minus sign; a dash for NaN; 3.2e-05 where four decimals show 0."""
+    """A number in Python's format, with a true minus sign; a dash for NaN; 3.2e−05 where four decimals show 0."""
     if form.endswith(".4f") and EQUAL < abs(value) < LEAST:
         form = form.replace(".4f", ".2g")
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")

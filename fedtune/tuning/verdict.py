@@ -21,8 +21,8 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     candidates = tables.ranked(tables.to_choose_from(trials, unit), goal)
     if candidates.empty or not goal.constraints:
         reasons = [r for r in trials["reason"] if r] if len(trials) else []
-        who = f"none of {several(len(trials), 'trial')}" if len(trials) else "no trial"
-        return f"{who} ended with a finite result{f' (the first: {reasons[0].splitlines()[-1]})' if reasons else ''}"
+        why = f" (the first: {reasons[0].splitlines()[-1]})" if reasons else ""
+        return f"no trial ended with a finite result{why}"
     excess = sum(candidates[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
     best = candidates.loc[excess.sort_values(kind="stable").index[0]]
     columns = {c.name: c.column for c in goal.constraints} | {o.name: o.column for o in goal.objectives}

@@ -192,6 +192,13 @@ def test_tables_as_markdown_and_latex():
 
 def test_figures_are_written_with_a_true_minus_and_an_unsigned_half():
     assert number(-0.5, ".1f") == "−0.5" and number(math.nan, ".1f") == "–"
+    assert [number(v, ".4f") for v in (3.2e-5, -3.2e-5, 1e-4, 0.0, 1e-17)] == [
+        "3.2e−05",
+        "−3.2e−05",
+        "0.0001",
+        "0.0000",
+        "0.0000",
+    ]
     assert interval(-1.0, 0.25, "+.2f") == "−1.00 ± 0.25" and interval(1.0, 0.25, "+.2f") == "+1.00 ± 0.25"
     assert interval(0.99, 0.025, ".4f", within=(0, 1)) == "0.9900 ± 0.0250 (≤ 1)"  # it ends there
     assert interval(np.float64(2.0), np.float64(2.5), ".2f", within=(0, 100)) == "2.00 ± 2.50 (≥ 0)"

@@ -205,10 +205,7 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
     some = verdict.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
     assert some.startswith("none of the 2 longest trials satisfies comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
-    assert (
-        verdict.nothing(goal, "rounds", failed)
-        == "none of 3 trials ended with a finite result (the first: nan in round 2)"
-    )
+    assert verdict.nothing(goal, "rounds", failed) == "no trial ended with a finite result (the first: nan in round 2)"
     assert verdict.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial ended with a finite result"
 
 
