@@ -41,6 +41,7 @@ class FedDyn(Algorithm):
     """FedDyn as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     alpha_dyn: float = hyper(0.1, 1e-3, 10.0, log=True, symbol="α", help="weight of the dynamic regulariser")
 

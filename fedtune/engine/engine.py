@@ -137,6 +137,7 @@ class RunningRound:
         self.losses: list[Tensor] = []  # one tensor per group of the current phase
         self.train_loss: float | None = None  # the mean loss of the first phase
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
+        self.extra = dict(state.extra)
         self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager
@@ -212,7 +213,7 @@ class RunningRound:
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
         row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
-        return State(self.server, self._merged(state.groups), self.t, total), row
+        return State(self.server, self._merged(state.groups), self.t, total, self.extra), row
 
     def _require_finite(self) -> None:
         """Diverged unless all parameters, all that clients keep and all server entries are finite."""
@@ -225,7 +226,11 @@ class RunningRound:
 
     def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         return tuple(
-            old._replace(tensors=_back(old.tensors, index, g.tensors), kept=_back(old.kept, index, kept))
+            old._replace(
+                tensors=_back(old.tensors, index, g.tensors),
+                kept=_back(old.kept, index, kept),
+                wire=_back(old.wire, index, g.wire),
+            )
             for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)
         )
 

@@ -163,16 +163,18 @@ class Simulation(Run):
     def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
         state = self.state
-        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept} for g in state.groups]
-        return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
+        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept, "wire": g.wire} for g in state.groups]
+        saved = {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
+        return saved | {"extra": state.extra}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
         groups = tuple(
-            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k["kept"])
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k["kept"], wire=k.get("wire", {}))
             for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
-        self.state = State(saved["server"], groups, saved["round"], saved["bytes"])
+        # files of before 0.4 have no `wire` and no `extra`
+        self.state = State(saved["server"], groups, saved["round"], saved["bytes"], saved.get("extra", {}))
 
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:

@@ -183,9 +183,10 @@ class Experiment(Workload):
         return {n: v for n, v in presets.get(self.preset, {}).items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The value of every hyperparameter under a configuration."""
+        """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
         alg, scenario = self.resolve(config)
-        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.hyperparameters()}
+        names = [n for n in self.hyperparameters() if n in config or n not in scenario.off]
+        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in names}
 
     def default(self, given: dict[str, Any] | None = None) -> dict[str, Any]:
         """The default of every hyperparameter, but for those given; an open choice has its actual value (None: lr)."""
