@@ -204,6 +204,8 @@ class Traits(NamedTuple):
 
     # those of the derived space, which is searched if no space is given; where each exists: with which values of others
     searched: Mapping[str, Mapping[str, Any]]
+    # those that exist only with certain values of others, wherever a space has both
+    needs: Mapping[str, Mapping[str, tuple[Any, ...]]] = {}
     structural: tuple[str, ...] = ()  # cannot change within a run
     schedule: tuple[str, ...] = ()  # decide when others have an effect
     late: Collection[str] = ()  # matter only in late rounds, if at all

@@ -20,7 +20,7 @@ from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
-from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenario import CODECS_OF, Scenario
 from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
@@ -86,6 +86,7 @@ class Experiment(Workload):
             schedule=cls.schedule,
             late={n for n, hp in declared.items() if hp.late},
             common=frozenset(hyperparameters(Scenario)),
+            needs={name: {"compress": codecs} for name, codecs in CODECS_OF.items()},
             depends_on_horizon=cls.depends_on_horizon,
         )
 
@@ -184,13 +185,16 @@ class Experiment(Workload):
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
+        off = self.resolve(config)[1].off
+        return {n: v for n, v in self._values(config).items() if n in config or n not in off}
+
+    def _values(self, config: dict[str, Any]) -> dict[str, Any]:
         alg, scenario = self.resolve(config)
-        names = [n for n in self.hyperparameters() if n in config or n not in scenario.off]
-        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in names}
+        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.hyperparameters()}
 
     def default(self, given: dict[str, Any] | None = None) -> dict[str, Any]:
         """The default of every hyperparameter, but for those given; an open choice has its actual value (None: lr)."""
-        alg, values = self.resolve(given or {})[0], self.configuration(given or {})
+        alg, values = self.resolve(given or {})[0], self._values(given or {})
         values |= hooks.by_name(alg, "resolved_defaults", alg.resolved_defaults(), "values")
         return {n: values["lr"] if v is None else v for n, v in values.items()}
 

@@ -48,15 +48,17 @@ FLAGS = (  # fields with an option of their own; the others are given by --set N
 )
 # hyperparameters of a part of the round that is off: no configuration has them (`Scenario.off`)
 OF_PRIVACY = ("update_noise", "update_clip", "clip_quantile", "clip_rate")
-OF_CODECS = {
+OF_CODECS: dict[str, tuple[str, ...]] = {
     "none": (),
     "fp16": (),
-    "int8": ("error_feedback",),
-    "qsgd": ("sent_bits", "error_feedback"),
+    "int8": (),
+    "qsgd": ("sent_bits",),
     "sign": ("error_feedback",),
     "topk": ("sent_share", "error_feedback"),
     "randk": ("sent_share", "error_feedback"),
 }
+# hyperparameter -> the codecs that use it
+CODECS_OF = {n: tuple(c for c, used in OF_CODECS.items() if n in used) for n in sum(OF_CODECS.values(), ())}
 SELECTIONS = ("uniform", "power-of-choice", "oort")
 MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 
@@ -228,10 +230,8 @@ class Scenario:
     compress: str = hyper("none", choices=tuple(OF_CODECS), help="codec of what clients send")
     sent_share: float = hyper(0.1, 1e-4, 1.0, log=True, help="share of the numbers that topk and randk send")
     sent_bits: int = hyper(4, 2, 8, help="bits per number that qsgd sends")
-    error_feedback: str = hyper(
-        "auto",
-        choices=("auto", "on", "off"),
-        help="add what a codec left out to the client's next update; auto: with topk, randk and sign",
+    error_feedback: bool = hyper(
+        True, help="add what the codec sign, topk or randk left out to the client's next update"
     )
     devices: str = option("alike", "speeds of devices: alike, lognormal, exponential, or FILE.csv")
     row_seconds: float = option(0.005, "seconds that a training row takes on a device of speed 1", (0.0, 1e6))
@@ -358,12 +358,13 @@ class Scenario:
             reasons["momentum"] = "--optimizer is adam"
         if self.local_steps:
             reasons["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
-        return reasons
+        of_part = {True: f"--privacy is {self.privacy}", False: f"--compress is {self.compress}"}
+        return reasons | {name: of_part[name in OF_PRIVACY] for name in sorted(self.off - {"compress"})}
 
     @property
     def off(self) -> set[str]:
         """Hyperparameters of privacy and codecs that are off: no configuration has them."""
-        of_codecs = {name for names in OF_CODECS.values() for name in names} - {*OF_CODECS[self.compress]}
+        of_codecs = {*CODECS_OF} - {*OF_CODECS[self.compress]}
         off = of_codecs | ({*OF_PRIVACY} if self.privacy == "none" else set())
         return off | ({"compress"} if self.compress == "none" else set())
 

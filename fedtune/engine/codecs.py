@@ -1,0 +1,119 @@
+"""Codecs: how clients compress their updates u [m, P] before they send them, and how many bytes their messages take.
+
+    fp16    rounded to half precision
+    int8    per tensor   s ⌊u/s + r⌋,   s = max|u| / 127,   r uniform on [0, 1)                              unbiased
+    qsgd    per tensor   ‖u‖₂ sign(u) ⌊a + r⌋ / L,   a = L |u| / ‖u‖₂,   L = 2^(bits - 1) - 1              unbiased
+    sign    per tensor   (‖u‖₁ / p) sign(u) of its p numbers,   sign(0) = 1
+    topk    the k = max(1, round(share · P)) largest |u| of the whole message; of equal ones the first
+    randk   k numbers, drawn anew for each message;   times P/k and so unbiased if there is no error feedback
+
+Alistarh et al., NeurIPS 2017, arXiv:1610.02132 (qsgd); Karimireddy et al., ICML 2019, arXiv:1901.09847 (error feedback:
+a client adds what a codec left out, u - C(u), to its next update).  Numbers are packed, but no entropy code is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedtune.core.trees import NOTHING, Ragged, Size
+from fedtune.experiment.scenario import OF_CODECS, Scenario
+
+OF_ALL = ("fp16", "int8")  # these take all floating tensors of an upload, the others only updates of trained ones
+SPARSE = ("topk", "randk")
+Streams = Sequence[torch.Generator]  # the clients' own
+
+
+def feeds_back(scenario: Scenario) -> bool:
+    """Whether clients keep what their codec leaves out."""
+    return "error_feedback" in OF_CODECS[scenario.compress] and scenario.error_feedback
+
+
+def kept(scenario: Scenario, numbers: int) -> int:
+    """k, how many of a message's P numbers a sparse codec sends."""
+    return max(1, int(scenario.sent_share * numbers + 0.5))
+
+
+def decoded(scenario: Scenario, u: Tensor, sizes: Sequence[int], streams: Streams) -> Tensor:
+    """What the server reads of the clients' updates u [m, P].  sizes: of their tensors, in sum P."""
+    codec, numbers = scenario.compress, u.shape[1]
+    if codec in SPARSE:
+        if (k := kept(scenario, numbers)) == numbers:
+            return u
+        places = largest(u, k) if codec == "topk" else drawn(u, k, streams)
+        return torch.where(places, u if codec == "topk" or feeds_back(scenario) else u * (numbers / k), 0.0)
+    parts = u.split(list(sizes), 1)
+    if codec in ("fp16", "sign"):
+        return torch.cat([signs(t) if codec == "sign" else t.half().to(t) for t in parts], 1)
+    uniform = torch.stack([torch.rand(numbers, generator=s, dtype=u.dtype) for s in streams]).to(u.device)
+    pairs = zip(parts, uniform.split(list(sizes), 1), strict=True)
+    return torch.cat([rounded(t, r) if codec == "int8" else levels(t, r, scenario.sent_bits) for t, r in pairs], 1)
+
+
+def length(scenario: Scenario, sizes: Sequence[int], width: int) -> Size:
+    """The size of one client's message.  sizes: as in `decoded`; width: the bytes of one of the run's numbers."""
+    p, tensors = sum(sizes), len(sizes)
+    k, bitmap = kept(scenario, p), -(-p // 8)
+    if scenario.compress in SPARSE and k == p:
+        return Size(p, 0, width * p)
+    return {
+        "fp16": Size(p, 0, 2 * p),
+        "int8": Size(tensors, p, p + width * tensors),
+        "qsgd": Size(tensors, p, -(-p * scenario.sent_bits // 8) + width * tensors),
+        "sign": Size(tensors, 0, bitmap + width * tensors),
+        # k, the numbers, and their places or a bitmap, whichever is shorter
+        "topk": Size(k, 1 + k * (4 * k < bitmap), 4 + width * k + min(4 * k, bitmap)),
+        "randk": Size(k, 1, 8 + width * k),  # with the seed of the places
+    }[scenario.compress]
+
+
+def decoded_value(scenario: Scenario, t: Tensor | Ragged, streams: Streams) -> tuple[Tensor | Ragged, Size]:
+    """What the server reads of another floating tensor of an upload [m, …], under a codec of all; and its size."""
+    values, total = (t.values if isinstance(t, Ragged) else t).clone(), NOTHING
+    for i, stream in enumerate(streams):
+        # present entries only, in draws too: how far a table is padded may depend on other clients
+        present = t.present[i] if isinstance(t, Ragged) else torch.ones((), dtype=torch.bool, device=t.device)
+        sent = values[i][present].reshape(1, -1)
+        bitmap = -(-present.numel() // 8) * isinstance(t, Ragged)
+        total = total.plus(length(scenario, [sent.numel()], sent.element_size())).plus(Size(0, 0, bitmap))
+        if sent.numel():
+            values[i][present] = decoded(scenario, sent, [sent.numel()], [stream]).view_as(values[i][present])
+    return (Ragged(values, t.present) if isinstance(t, Ragged) else values), total
+
+
+def rounded(u: Tensor, r: Tensor) -> Tensor:
+    """Rounded to 255 levels, up or down at random.  r: uniform on [0, 1)."""
+    s = u.abs().amax(1, keepdim=True) / 127
+    return torch.where(s == 0, 0.0, (u / s + r).floor().clamp(-127, 127) * s)
+
+
+def levels(u: Tensor, r: Tensor, bits: int) -> Tensor:
+    """Rounded to L parts of the norm on each side of 0, up or down at random.  r: uniform on [0, 1)."""
+    norm, most = torch.linalg.vector_norm(u, dim=1, keepdim=True), 2 ** (bits - 1) - 1
+    level = (most * u.abs() / norm + r).floor().clamp(max=most)
+    return torch.where(norm == 0, 0.0, norm * u.sign() * level / most)
+
+
+def signs(u: Tensor) -> Tensor:
+    """The signs, times the mean of the absolute values."""
+    mean = u.abs().mean(1, keepdim=True)
+    return torch.where(u < 0, -mean, mean)
+
+
+def largest(u: Tensor, k: int) -> Tensor:
+    """Where each row's k largest absolute values are [m, P]; of equal ones the first."""
+    size = u.abs()
+    least = size.kthvalue(size.shape[1] - k + 1, dim=1, keepdim=True).values
+    places = size >= least
+    for i in (places.sum(1) > k).nonzero()[:, 0].tolist():
+        equal = (size[i] == least[i]).nonzero()[:, 0]
+        places[i, equal[k - int((size[i] > least[i]).sum()) :]] = False
+    return places
+
+
+def drawn(u: Tensor, k: int, streams: Streams) -> Tensor:
+    """k places of each row, drawn without replacement [m, P]."""
+    places = torch.stack([torch.randperm(u.shape[1], generator=s)[:k] for s in streams]).to(u.device)
+    return torch.zeros_like(u, dtype=torch.bool).scatter_(1, places, True)
