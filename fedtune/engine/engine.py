@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, tree_map
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
@@ -25,6 +25,7 @@ from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
+from fedtune.engine.wire import Context, Stage, through
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import DOWN, Phase, part_of
 
@@ -114,6 +115,11 @@ def participants(s: RunSetup, t: int) -> Tensor:
     return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
 
 
+def stages(s: RunSetup) -> tuple[Stage, ...]:
+    """What uploads pass, in this order: a codec, clipping, scaling, noise; () if all of them are off."""
+    return ()
+
+
 class RunningRound:
     """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
@@ -138,6 +144,7 @@ class RunningRound:
         self.train_loss: float | None = None  # the mean loss of the first phase
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
+        self.row: dict[str, float] = {}  # columns of what happens on the wire
         self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager
@@ -188,7 +195,7 @@ class RunningRound:
         """The server aggregates the uploads, in the order of client numbers."""
         if self.lost:
             return
-        ups = []
+        ups, chain = [], stages(self.s)
         for i in self.active_groups:
             g, up = self.groups[i], self.ups.get(i, {})
             if self.s.algorithm.shared:
@@ -196,12 +203,33 @@ class RunningRound:
                 up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
             ups.append(up)
         self.ups = {}
-        self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
         ids = torch.cat([self.groups[i].ids for i in self.active_groups])
         with self.until_lost():
-            uploads = take(join(ups) | {"ids": ids}, ids.argsort())
+            uploads, sent = take(join(ups), order := ids.argsort()), None
+            if chain and "shared" in uploads:
+                uploads, sent = self._over_wire(chain, uploads, ids, order)
+            self.up_size = reduce(Size.plus, map(size, ups) if sent is None else [sent], self.up_size)
+            uploads["ids"] = ids[order]
             entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
             self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
+
+    def _over_wire(
+        self, chain: tuple[Stage, ...], uploads: dict[str, Tree], ids: Tensor, order: Tensor
+    ) -> tuple[dict[str, Tree], Size]:
+        """The uploads after all stages, and their size.  ids: the clients group by group; order: that of their numbers.
+
+        Diverged before any stage if an upload is not finite: it would spoil the others.
+        """
+        require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads["shared"], {})
+        down = take(join([self.down[i].get("shared", {}) for i in self.active_groups]), order)
+        wire = take(join([self.groups[i].wire for i in self.active_groups]), order)
+        ctx = Context(self.s, self.t, ids[order], self.extra, wire, self.row)
+        result = through(chain, uploads, down, ctx)
+        ends, back = [0], take(wire, order.argsort())
+        for i, g in enumerate(self.groups):
+            ends.append(ends[-1] + len(g.ids))
+            self.groups[i] = g._replace(wire=take(back, slice(*ends[-2:])))
+        return result
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
         """The new state and the round's metrics, or how it diverged."""
@@ -211,7 +239,7 @@ class RunningRound:
         if self.lost:
             return self.lost
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
-        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
+        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total) | self.row
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
         return State(self.server, self._merged(state.groups), self.t, total, self.extra), row
 
@@ -229,10 +257,15 @@ class RunningRound:
             old._replace(
                 tensors=_back(old.tensors, index, g.tensors),
                 kept=_back(old.kept, index, kept),
-                wire=_back(old.wire, index, g.wire),
+                wire=_back(old.wire or _zeros(g.wire, len(old.ids)), index, g.wire),
             )
             for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)
         )
+
+
+def _zeros(tree: Tree, clients: int) -> Tree:
+    """The same tree for so many clients, all zeros."""
+    return tree_map(lambda t: t.new_zeros(clients, *t.shape[1:]), tree)
 
 
 def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
