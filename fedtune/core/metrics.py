@@ -96,6 +96,9 @@ METRICS: dict[str, Metric] = {
         goal="min",
         grows=True,
     ),
+    "residual": Metric(
+        "with error feedback (compress topk, randk or sign): mean over clients of the norm of what was not sent yet"
+    ),
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),

@@ -14,11 +14,13 @@ a client adds what a codec left out, u - C(u), to its next update).  Numbers are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from fedtune.core.trees import NOTHING, Ragged, Size
+from fedtune.core.errors import Diverged
+from fedtune.core.trees import NOTHING, Ragged, Size, Tree, size
 from fedtune.experiment.scenario import OF_CODECS, Scenario
 
 OF_ALL = ("fp16", "int8")  # these take all floating tensors of an upload, the others only updates of trained ones
@@ -37,7 +39,10 @@ def kept(scenario: Scenario, numbers: int) -> int:
 
 
 def decoded(scenario: Scenario, u: Tensor, sizes: Sequence[int], streams: Streams) -> Tensor:
-    """What the server reads of the clients' updates u [m, P].  sizes: of their tensors, in sum P."""
+    """What the server reads of the clients' updates u [m, P].  sizes: of their tensors, in sum P.
+
+    Diverged if half precision cannot hold a number.
+    """
     codec, numbers = scenario.compress, u.shape[1]
     if codec in SPARSE:
         if (k := kept(scenario, numbers)) == numbers:
@@ -45,8 +50,12 @@ def decoded(scenario: Scenario, u: Tensor, sizes: Sequence[int], streams: Stream
         places = largest(u, k) if codec == "topk" else drawn(u, k, streams)
         return torch.where(places, u if codec == "topk" or feeds_back(scenario) else u * (numbers / k), 0.0)
     parts = u.split(list(sizes), 1)
-    if codec in ("fp16", "sign"):
-        return torch.cat([signs(t) if codec == "sign" else t.half().to(t) for t in parts], 1)
+    if codec == "sign":
+        return torch.cat([signs(t) for t in parts], 1)
+    if codec == "fp16":
+        if (half := u.half()).isinf().any():
+            raise Diverged("diverged: a client sends a number beyond 65,504, the largest of --compress fp16")
+        return half.to(u)
     uniform = torch.stack([torch.rand(numbers, generator=s, dtype=u.dtype) for s in streams]).to(u.device)
     pairs = zip(parts, uniform.split(list(sizes), 1), strict=True)
     return torch.cat([rounded(t, r) if codec == "int8" else levels(t, r, scenario.sent_bits) for t, r in pairs], 1)
@@ -69,18 +78,22 @@ def length(scenario: Scenario, sizes: Sequence[int], width: int) -> Size:
     }[scenario.compress]
 
 
-def decoded_value(scenario: Scenario, t: Tensor | Ragged, streams: Streams) -> tuple[Tensor | Ragged, Size]:
-    """What the server reads of another floating tensor of an upload [m, …], under a codec of all; and its size."""
-    values, total = (t.values if isinstance(t, Ragged) else t).clone(), NOTHING
-    for i, stream in enumerate(streams):
+def decoded_others(scenario: Scenario, tree: Tree, streams: Streams) -> tuple[Tree, Size]:
+    """What the server reads of other messages [m, …], of which a codec of all takes what is floating; their size."""
+    if isinstance(tree, dict):
+        read = {n: decoded_others(scenario, t, streams) for n, t in tree.items()}
+        return {n: t for n, (t, _) in read.items()}, reduce(Size.plus, (z for _, z in read.values()), NOTHING)
+    values, present = tree if isinstance(tree, Ragged) else (tree, torch.ones(len(tree), device=tree.device).bool())
+    if scenario.compress not in OF_ALL or not values.is_floating_point():
+        return tree, size(tree)
+    values, total = values.clone(), NOTHING
+    for of_client, there, stream in zip(values, present, streams, strict=True):
         # present entries only, in draws too: how far a table is padded may depend on other clients
-        present = t.present[i] if isinstance(t, Ragged) else torch.ones((), dtype=torch.bool, device=t.device)
-        sent = values[i][present].reshape(1, -1)
-        bitmap = -(-present.numel() // 8) * isinstance(t, Ragged)
+        sent, bitmap = of_client[there], -(-there.numel() // 8) * isinstance(tree, Ragged)
         total = total.plus(length(scenario, [sent.numel()], sent.element_size())).plus(Size(0, 0, bitmap))
         if sent.numel():
-            values[i][present] = decoded(scenario, sent, [sent.numel()], [stream]).view_as(values[i][present])
-    return (Ragged(values, t.present) if isinstance(t, Ragged) else values), total
+            of_client[there] = decoded(scenario, sent.reshape(1, -1), [sent.numel()], [stream]).view_as(sent)
+    return (Ragged(values, present) if isinstance(tree, Ragged) else values), total
 
 
 def rounded(u: Tensor, r: Tensor) -> Tensor:
@@ -104,12 +117,12 @@ def signs(u: Tensor) -> Tensor:
 
 def largest(u: Tensor, k: int) -> Tensor:
     """Where each row's k largest absolute values are [m, P]; of equal ones the first."""
-    size = u.abs()
-    least = size.kthvalue(size.shape[1] - k + 1, dim=1, keepdim=True).values
-    places = size >= least
+    a = u.abs()
+    least = a.kthvalue(a.shape[1] - k + 1, dim=1, keepdim=True).values
+    places = a >= least
     for i in (places.sum(1) > k).nonzero()[:, 0].tolist():
-        equal = (size[i] == least[i]).nonzero()[:, 0]
-        places[i, equal[k - int((size[i] > least[i]).sum()) :]] = False
+        equal = (a[i] == least[i]).nonzero()[:, 0]
+        places[i, equal[k - int((a[i] > least[i]).sum()) :]] = False
     return places
 
 

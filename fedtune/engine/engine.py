@@ -25,7 +25,7 @@ from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
-from fedtune.engine.wire import Context, Stage, through
+from fedtune.engine.wire import Codec, Context, Stage, residual, through
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import DOWN, Phase, part_of
 
@@ -117,7 +117,7 @@ def participants(s: RunSetup, t: int) -> Tensor:
 
 def stages(s: RunSetup) -> tuple[Stage, ...]:
     """What uploads pass, in this order: a codec, clipping, scaling, noise; () if all of them are off."""
-    return ()
+    return (Codec(),) if s.scenario.compress != "none" else ()
 
 
 class RunningRound:
@@ -206,7 +206,7 @@ class RunningRound:
         ids = torch.cat([self.groups[i].ids for i in self.active_groups])
         with self.until_lost():
             uploads, sent = take(join(ups), order := ids.argsort()), None
-            if chain and "shared" in uploads:
+            if chain:
                 uploads, sent = self._over_wire(chain, uploads, ids, order)
             self.up_size = reduce(Size.plus, map(size, ups) if sent is None else [sent], self.up_size)
             uploads["ids"] = ids[order]
@@ -220,7 +220,7 @@ class RunningRound:
 
         Diverged before any stage if an upload is not finite: it would spoil the others.
         """
-        require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads["shared"], {})
+        require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads.get("shared", {}), {})
         down = take(join([self.down[i].get("shared", {}) for i in self.active_groups]), order)
         wire = take(join([self.groups[i].wire for i in self.active_groups]), order)
         ctx = Context(self.s, self.t, ids[order], self.extra, wire, self.row)
@@ -241,7 +241,8 @@ class RunningRound:
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
         row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total) | self.row
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
-        return State(self.server, self._merged(state.groups), self.t, total, self.extra), row
+        groups = self._merged(state.groups)
+        return State(self.server, groups, self.t, total, self.extra), row | residual(groups)
 
     def _require_finite(self) -> None:
         """Diverged unless all parameters, all that clients keep and all server entries are finite."""

@@ -17,7 +17,7 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.core.workload import Run, Runs
 from fedtune.data import federation
-from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack
+from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack, wire
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import RunSetup, State, start, with_shapes
 from fedtune.experiment import hooks, partitioning
@@ -89,6 +89,7 @@ class Simulation(Run):
         setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, metrics=experiment.own_metrics)
         self.state = start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
+        wire.require_room(self.setup, self.state.server.get("shared", {}))
 
     def step(self) -> dict[str, Any]:
         """Train and score a round: its row of metrics.  Diverged, or UserError for errors in the user's own code."""

@@ -16,8 +16,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from fedtune.core import memory
+from fedtune.core.errors import UserError
 from fedtune.core.trees import Size, Tree, size
-from fedtune.engine.state import RunSetup
+from fedtune.engine import codecs
+from fedtune.engine.state import Group, RunSetup
 
 Update = dict[str, Tensor]  # trained tensors by full name, in alphabetical order, each [m, …]
 
@@ -49,19 +52,61 @@ class Stage(Protocol):
         ...
 
 
+class Codec:
+    """The first stage: what the server reads of compressed updates; `residual` [m, P] is left to the clients."""
+
+    def apply(self, update: Update, ctx: Context) -> Sent:
+        """The updates as they are read; with error feedback, of the updates with what was left."""
+        scenario, sizes = ctx.s.scenario, [t[0].numel() for t in update.values()]
+        if not update:
+            return Sent(update, torch.zeros_like(ctx.ids, dtype=torch.bool))
+        whole = flat = torch.cat([t.flatten(1) if t.dim() > 1 else t[:, None] for t in update.values()], 1)
+        if "residual" in ctx.wire and codecs.feeds_back(scenario):
+            whole = flat + ctx.wire["residual"]
+        read = codecs.decoded(scenario, whole, sizes, ctx.s.streams(ctx.ids, "wire", ctx.t))
+        if codecs.feeds_back(scenario):
+            ctx.wire["residual"] = whole - read
+        parts = zip(update.items(), read.split(sizes, 1), strict=True)
+        one = codecs.length(scenario, sizes, flat.element_size())
+        sent = Size(*(len(flat) * number for number in one))
+        return Sent({n: part.reshape(t.shape) for (n, t), part in parts}, (read != flat).any(1), sent)
+
+
+def require_room(s: RunSetup, shared: dict[str, Tensor]) -> None:
+    """UserError if what a codec leaves to clients may exceed the memory that is free.  shared: the server's tensors."""
+    numbers = sum(t.numel() for n, t in shared.items() if n in s.task.parameters)
+    kept, free = s.task.clients * numbers * s.dtype.itemsize, memory.free(s.federation.x.device.type)
+    if codecs.feeds_back(s.scenario) and kept > free:
+        raise UserError(
+            f"error feedback keeps {numbers:,} numbers of each of {s.task.clients} clients, {kept / 1e9:.3g} GB, but only "
+            f"{free / 1e9:.3g} GB are free; use --set error_feedback=false, or --compress qsgd, which needs none"
+        )
+
+
+def residual(groups: Sequence[Group]) -> dict[str, float]:
+    """The column `residual`, the mean over clients of the norm of what codecs have left to them; none without any."""
+    left = [torch.linalg.vector_norm(g.wire["residual"], dim=1).double() for g in groups if "residual" in g.wire]
+    return {"residual": torch.cat(left).mean().item()} if left else {}
+
+
 def through(
     stages: Sequence[Stage], up: dict[str, Tree], down: dict[str, Tensor], ctx: Context
 ) -> tuple[dict[str, Tree], Size]:
     """The uploads `up` [m, …] after all stages, and the size of what was sent.  down: what the clients received."""
-    was: Update = {n: up["shared"][n] for n in sorted(set(ctx.s.task.parameters).intersection(up["shared"], down))}
+    shared, trained = up.get("shared", {}), set(ctx.s.task.parameters)
+    # FedFomo's clients receive several models each: there is none to which an update could refer
+    refers = [n for n in sorted(trained.intersection(shared, down)) if down[n].shape == shared[n].shape]
+    was: Update = {n: shared[n] for n in refers}
     update = {n: w - down[n] for n, w in was.items()}
     changed, sent_size = torch.zeros(len(ctx.ids), dtype=torch.bool, device=ctx.ids.device), size(was)
     for stage in stages:
         update, by_stage, new_size = stage.apply(update, ctx)
         changed, sent_size = changed | by_stage, sent_size if new_size is None else new_size
     got = {n: torch.where(per_client(changed, w), down[n] + update[n], w) for n, w in was.items()}
-    rest = up | {"shared": {n: t for n, t in up["shared"].items() if n not in was}}
-    return up | {"shared": up["shared"] | got}, size(rest).plus(sent_size)
+    rest = up | {"shared": {n: t for n, t in shared.items() if n not in was}}
+    others, of_others = codecs.decoded_others(ctx.s.scenario, rest, ctx.s.streams(ctx.ids, "wire of others", ctx.t))
+    others["shared"] = shared | others["shared"] | got
+    return {n: others[n] for n in up}, of_others.plus(sent_size)
 
 
 def per_client(values: Tensor, like: Tensor) -> Tensor:

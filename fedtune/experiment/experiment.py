@@ -18,7 +18,7 @@ from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
-from fedtune.experiment import hooks, plans, registry, scenarios
+from fedtune.experiment import hooks, plans, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import CODECS_OF, Scenario
 from fedtune.experiment.user_scenario import data_in_words, notes
@@ -110,7 +110,9 @@ class Experiment(Workload):
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
         algorithm, scenario = self.resolve(config)
-        return scenario.idle() | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
+        unsent = dict.fromkeys(("compress", *CODECS_OF), f"{self.algorithm} sends nothing")
+        reasons = scenario.idle() | (unsent if algorithm.releases == "nothing" else {})
+        return reasons | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
     def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
         """The first round whose evaluation can depend on each of these hyperparameters, under a configuration."""
@@ -222,6 +224,8 @@ class Experiment(Workload):
                 f"{', '.join(forms[0].parts)}; `shared` must name parts of the model, or parts that build adds"
             )
         _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
+        shared = {n for n in forms[0].shapes if part_of(n) in alg.shared and n not in forms[0].unsent}
+        refusals.require_codec(alg, self.algorithm, scenario, received=not shared <= forms[0].stays)
         if scenario.batch == 1:
             _require_fit(alg, scenario, self.seed)
         if scenario.evaluation != "personal":

@@ -9,15 +9,11 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Ragged
-from fedtune.engine import codecs
-from fedtune.engine.codecs import OF_ALL, decoded, kept, length
+from fedtune.engine.codecs import OF_ALL, decoded, decoded_others, kept, length
 from fedtune.experiment.scenario import OF_CODECS, Scenario
 
 CODECS = [codec for codec in OF_CODECS if codec != "none"]
 NUMBERS = (1, 7, 8, 33, 1000)
-
-
-decoded_value: Any = codecs.decoded_value  # a table, or a tensor
 
 
 def scenario(codec: str, **values: Any) -> Scenario:
@@ -56,7 +52,7 @@ def over_the_wire(s: Scenario, u: Tensor, out: Tensor, sizes: list[int]) -> tupl
         message = n.astype(np.float16 if s.compress == "fp16" else real).tobytes()
         return message, torch.tensor(np.frombuffer(message, np.float16 if s.compress == "fp16" else real).astype(real))
     if s.compress in ("topk", "randk"):
-        at = np.flatnonzero(n)
+        at: Any = np.flatnonzero(n)
         if s.compress == "randk":  # the seed gives the server the same places
             message = np.uint64(0).tobytes() + n[at].tobytes()
         else:
@@ -164,13 +160,13 @@ def test_other_tensors_lose_little_and_of_a_table_only_present_entries_are_sent(
     values, s = updates(3, 20).view(3, 5, 4), scenario(codec)
     present = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])
     given = values.where(present[..., None], torch.nan)  # an absent entry is never read
-    (table, size), width = decoded_value(s, Ragged(given, present), streams(3)), {"fp16": 2, "int8": 1}[codec]
+    (table, size), width = decoded_others(s, Ragged(given, present), streams(3)), {"fp16": 2, "int8": 1}[codec]
     assert size.bytes == 8 * 4 * width + 3 * 1 + (3 * 8 if codec == "int8" else 0)
     assert torch.equal(table.values.isnan(), given.isnan())
     assert (table.values - values).nan_to_num().abs().max() <= values.abs().max() / 127
     longer = Ragged(torch.cat([given, given[:, :2]], 1), torch.cat([present, torch.zeros(3, 2, dtype=torch.bool)], 1))
-    assert torch.equal(decoded_value(s, longer, streams(3))[0].values[:, :5].nan_to_num(), table.values.nan_to_num())
-    assert decoded_value(s, torch.full((1, 4), torch.nan), streams(1))[0].isnan().all()  # so that a run diverges
-    plain, size = decoded_value(s, values[:, 0, 0], streams(3))
+    assert torch.equal(decoded_others(s, longer, streams(3))[0].values[:, :5].nan_to_num(), table.values.nan_to_num())
+    assert decoded_others(s, torch.full((1, 4), torch.nan), streams(1))[0].isnan().all()  # so that a run diverges
+    plain, size = decoded_others(s, values[:, 0, 0], streams(3))
     assert plain.shape == (3,)
     assert size.bytes == 3 * (2 if codec == "fp16" else 9)
