@@ -16,17 +16,18 @@ from torch import Tensor
 
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, tree_map
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
+from fedtune.engine.clipping import Clipping
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
 from fedtune.engine.wire import Context, Stage, through
-from fedtune.experiment import hooks, plans
+from fedtune.experiment import hooks, plans, privacy
 from fedtune.experiment.algorithm import DOWN, Phase, part_of
 
 Address = tuple[str | int, ...]
@@ -117,7 +118,8 @@ def participants(s: RunSetup, t: int) -> Tensor:
 
 def stages(s: RunSetup) -> tuple[Stage, ...]:
     """What uploads pass, in this order: a codec, clipping, scaling, noise; () if all of them are off."""
-    return ()
+    of_clients = privacy.of(s.scenario)
+    return (Clipping(of_clients),) if of_clients else ()
 
 
 class RunningRound:
@@ -195,7 +197,7 @@ class RunningRound:
         """The server aggregates the uploads, in the order of client numbers."""
         if self.lost:
             return
-        ups, chain = [], stages(self.s)
+        chain, ups = stages(self.s), []
         for i in self.active_groups:
             g, up = self.groups[i], self.ups.get(i, {})
             if self.s.algorithm.shared:
@@ -203,33 +205,42 @@ class RunningRound:
                 up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
             ups.append(up)
         self.ups = {}
-        ids = torch.cat([self.groups[i].ids for i in self.active_groups])
+        ids = torch.cat([g.ids for g in self.groups])
         with self.until_lost():
-            uploads, sent = take(join(ups), order := ids.argsort()), None
-            if chain and "shared" in uploads:
-                uploads, sent = self._over_wire(chain, uploads, ids, order)
-            self.up_size = reduce(Size.plus, map(size, ups) if sent is None else [sent], self.up_size)
-            uploads["ids"] = ids[order]
+            if chain and self.s.algorithm.shared:
+                uploads = self._over_wire(chain, ups, ids)
+            else:
+                self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
+                uploads = take(join(ups) | {"ids": ids}, ids.argsort())
             entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
             self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
 
-    def _over_wire(
-        self, chain: tuple[Stage, ...], uploads: dict[str, Tree], ids: Tensor, order: Tensor
-    ) -> tuple[dict[str, Tree], Size]:
-        """The uploads after all stages, and their size.  ids: the clients group by group; order: that of their numbers.
+    def _over_wire(self, chain: tuple[Stage, ...], ups: list[dict[str, Tree]], ids: Tensor) -> dict[str, Tree]:
+        """The uploads after all stages.  ids: the clients, group by group.
 
-        Diverged before any stage if an upload is not finite: it would spoil the others.
+        With privacy the server gets models and nothing else; if nobody took part, its own one with the round's noise.
+        Diverged before any stage if a model is not finite: it would spoil the others.
         """
-        require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads["shared"], {})
-        down = take(join([self.down[i].get("shared", {}) for i in self.active_groups]), order)
-        wire = take(join([self.groups[i].wire for i in self.active_groups]), order)
+        private, order = self.s.scenario.privacy == "client", ids.argsort()
+        if ups:
+            uploads, down = take(join(ups), order), join([self.down[i]["shared"] for i in self.active_groups])
+            down = take(down, order)
+            require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads["shared"], {})
+        else:
+            down = to_all(self.server["shared"], 1)
+            uploads, chain = {"shared": down}, chain[-1:]
+        if private:
+            uploads = {"shared": uploads["shared"]}
+        wire = take(join([g.wire for g in self.groups]), order)
         ctx = Context(self.s, self.t, ids[order], self.extra, wire, self.row)
-        result = through(chain, uploads, down, ctx)
-        ends, back = [0], take(wire, order.argsort())
+        uploads, sent = through(chain, uploads, down, ctx)
+        if private:
+            uploads["rows"] = torch.ones(max(1, len(ids)), dtype=ids.dtype, device=ids.device)
+        self.up_size, ends = self.up_size.plus(sent) if ups else self.up_size, [0]
         for i, g in enumerate(self.groups):
             ends.append(ends[-1] + len(g.ids))
-            self.groups[i] = g._replace(wire=take(back, slice(*ends[-2:])))
-        return result
+            self.groups[i] = g._replace(wire=take(wire, order.argsort()[slice(*ends[-2:])]))
+        return uploads | {"ids": ids[order]}
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
         """The new state and the round's metrics, or how it diverged."""

@@ -55,8 +55,8 @@ def through(
     """The uploads `up` [m, …] after all stages, and the size of what was sent.  down: what the clients received."""
     was: Update = {n: up["shared"][n] for n in sorted(set(ctx.s.task.parameters).intersection(up["shared"], down))}
     update = {n: w - down[n] for n, w in was.items()}
-    changed, sent_size = torch.zeros(len(ctx.ids), dtype=torch.bool, device=ctx.ids.device), size(was)
-    for stage in stages:
+    changed, sent_size = torch.zeros(1, dtype=torch.bool, device=ctx.ids.device), size(was)
+    for stage in stages if was else ():
         update, by_stage, new_size = stage.apply(update, ctx)
         changed, sent_size = changed | by_stage, sent_size if new_size is None else new_size
     got = {n: torch.where(per_client(changed, w), down[n] + update[n], w) for n, w in was.items()}
