@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedtune.core import metrics, randomness
+from fedtune.core import metrics
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
+from fedtune.engine.cohort import participants
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
@@ -108,12 +109,6 @@ def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Addres
             return train(g.net, g.tensors, down, *args, rows_by_class(f, g.ids))
 
 
-def participants(s: RunSetup, t: int) -> Tensor:
-    """The clients of round t, ascending; drawn without replacement from the round's own stream."""
-    order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))
-    return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
-
-
 class RunningRound:
     """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
@@ -135,7 +130,7 @@ class RunningRound:
         self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
         self.up_size, self.down_size = NOTHING, NOTHING
         self.losses: list[Tensor] = []  # one tensor per group of the current phase
-        self.train_loss: float | None = None  # the mean loss of the first phase
+        self.train_loss: float | None = None  # the mean loss of the first phase; None: nobody trained
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
         self.lost: Diverged | None = None  # how it diverged
@@ -170,7 +165,7 @@ class RunningRound:
 
     def end_phase(self) -> None:
         """Note the phase's loss, after all groups have trained."""
-        if not self.lost:
+        if self.losses and not self.lost:  # nobody may have taken part
             self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
         self.losses, self.phase = [], self.phase + 1
 
@@ -186,7 +181,7 @@ class RunningRound:
 
     def take_in(self) -> None:
         """The server aggregates the uploads, in the order of client numbers."""
-        if self.lost:
+        if self.lost or not self.active_groups:
             return
         ups = []
         for i in self.active_groups:
