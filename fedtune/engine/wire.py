@@ -58,8 +58,6 @@ class Codec:
     def apply(self, update: Update, ctx: Context) -> Sent:
         """The updates as they are read; with error feedback, of the updates with what was left."""
         scenario, sizes = ctx.s.scenario, [t[0].numel() for t in update.values()]
-        if not update:
-            return Sent(update, torch.zeros_like(ctx.ids, dtype=torch.bool))
         whole = flat = torch.cat([t.flatten(1) if t.dim() > 1 else t[:, None] for t in update.values()], 1)
         if "residual" in ctx.wire and codecs.feeds_back(scenario):
             whole = flat + ctx.wire["residual"]
@@ -78,8 +76,8 @@ def require_room(s: RunSetup, shared: dict[str, Tensor]) -> None:
     kept, free = s.task.clients * numbers * s.dtype.itemsize, memory.free(s.federation.x.device.type)
     if codecs.feeds_back(s.scenario) and kept > free:
         raise UserError(
-            f"error feedback keeps {numbers:,} numbers of each of {s.task.clients} clients, {kept / 1e9:.3g} GB, but only "
-            f"{free / 1e9:.3g} GB are free; use --set error_feedback=false, or --compress qsgd, which needs none"
+            f"error feedback keeps {numbers:,} numbers of each of {s.task.clients} clients, {kept / 1e9:.3g} GB, but "
+            f"only {free / 1e9:.3g} GB are free; use --set error_feedback=false, or --compress qsgd, which needs none"
         )
 
 
@@ -98,8 +96,8 @@ def through(
     refers = [n for n in sorted(trained.intersection(shared, down)) if down[n].shape == shared[n].shape]
     was: Update = {n: shared[n] for n in refers}
     update = {n: w - down[n] for n, w in was.items()}
-    changed, sent_size = torch.zeros(len(ctx.ids), dtype=torch.bool, device=ctx.ids.device), size(was)
-    for stage in stages:
+    changed, sent_size = torch.zeros(1, dtype=torch.bool, device=ctx.ids.device), size(was)
+    for stage in stages if was else ():
         update, by_stage, new_size = stage.apply(update, ctx)
         changed, sent_size = changed | by_stage, sent_size if new_size is None else new_size
     got = {n: torch.where(per_client(changed, w), down[n] + update[n], w) for n, w in was.items()}

@@ -111,7 +111,7 @@ class Experiment(Workload):
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
         algorithm, scenario = self.resolve(config)
         unsent = dict.fromkeys(("compress", *CODECS_OF), f"{self.algorithm} sends nothing")
-        reasons = scenario.idle() | (unsent if algorithm.releases == "nothing" else {})
+        reasons = scenario.idle() | (unsent if refusals.releases(type(algorithm)) == "nothing" else {})
         return reasons | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
     def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
@@ -183,7 +183,14 @@ class Experiment(Workload):
         presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
         if self.preset and self.preset not in presets:
             raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
-        return {n: v for n, v in presets.get(self.preset, {}).items() if n not in self.given}
+        values = self._with_privacy() | dict(presets.get(self.preset, {}))
+        return {n: v for n, v in values.items() if n not in self.given}
+
+    def _with_privacy(self) -> dict[str, Any]:
+        """The defaults that are others with privacy of clients: a client's rows are data, and updates need a bound."""
+        adapts = self.pinned.get("clip_quantile") or self.scenario.clip_quantile  # then `Privacy` knows where it starts
+        values = {"averaging": "clients"} | ({} if adapts else {"update_clip": 1.0})
+        return values if self.scenario.privacy == "client" else {}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
@@ -224,8 +231,6 @@ class Experiment(Workload):
                 f"{', '.join(forms[0].parts)}; `shared` must name parts of the model, or parts that build adds"
             )
         _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
-        shared = {n for n in forms[0].shapes if part_of(n) in alg.shared and n not in forms[0].unsent}
-        refusals.require_codec(alg, self.algorithm, scenario, received=not shared <= forms[0].stays)
         if scenario.batch == 1:
             _require_fit(alg, scenario, self.seed)
         if scenario.evaluation != "personal":
@@ -236,6 +241,7 @@ class Experiment(Workload):
                 f"there, but the architectures of {scenario.model} differ; give --model one architecture, or use "
                 f"{', '.join(fitting(scenario))}"
             )
+        refusals.require(self.algorithm, alg, scenario, forms)
         if self.initial_weights:
             self.describe_start(config)
         for metric in self.own_metrics:

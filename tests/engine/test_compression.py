@@ -46,7 +46,7 @@ def resumed(name: str, codec: str, rounds: int, **values: Any) -> tuple[Simulati
 @pytest.mark.parametrize("name", every())
 def test_a_sparse_codec_that_sends_all_is_as_none(name: str) -> None:
     if not taken(name, "topk"):
-        with pytest.raises(UserError, match=f"but {name} "):
+        with pytest.raises(UserError, match=f"but {name}"):
             Experiment(algorithm=name, scenario=SOME, pinned={"compress": "topk"}).check()
         return
     for executor, codec in (("stack", "topk"), ("loop", "randk")):
