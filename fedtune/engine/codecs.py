@@ -13,14 +13,14 @@ a client adds what a codec left out, u - C(u), to its next update).  Numbers are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 import torch
 from torch import Tensor
 
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Ragged, Size, Tree, size
+from fedtune.core.trees import NOTHING, Ragged, Size, Tree, size, take
 from fedtune.experiment.scenario import OF_CODECS, Scenario
 
 OF_ALL = ("fp16", "int8")  # these take all floating tensors of an upload, the others only updates of trained ones
@@ -78,22 +78,41 @@ def length(scenario: Scenario, sizes: Sequence[int], width: int) -> Size:
     }[scenario.compress]
 
 
-def decoded_others(scenario: Scenario, tree: Tree, streams: Streams) -> tuple[Tree, Size]:
-    """What the server reads of other messages [m, …], of which a codec of all takes what is floating; their size."""
+def sizes_of_each(scenario: Scenario, trained: Collection[str], up: dict[str, Tree], clients: int) -> list[Size]:
+    """The size of each client's upload as it is sent.  trained: full names, of which `shared` is sent as an update."""
+    shared, of_all = up.get("shared", {}), scenario.compress in ("none", *OF_ALL)
+    updates = {} if of_all else {n: t for n, t in shared.items() if n in trained}
+    numbers = [t[0].numel() for t in updates.values()]
+    width = next((t.element_size() for t in updates.values()), 0)
+    coded = length(scenario, numbers, width) if numbers else NOTHING
+    rest = up | {"shared": {n: t for n, t in shared.items() if n not in updates}}
+    return [coded.plus(_size(scenario, take(rest, slice(k, k + 1)))) for k in range(clients)]
+
+
+def _size(scenario: Scenario, tree: Tree) -> Size:
+    """The size of one client's other messages [1, …], of which a codec of all takes what is floating."""
     if isinstance(tree, dict):
-        read = {n: decoded_others(scenario, t, streams) for n, t in tree.items()}
-        return {n: t for n, (t, _) in read.items()}, reduce(Size.plus, (z for _, z in read.values()), NOTHING)
+        return reduce(Size.plus, (_size(scenario, t) for t in tree.values()), NOTHING)
+    plain, width = size(tree), (tree.values if isinstance(tree, Ragged) else tree).element_size()
+    if scenario.compress not in OF_ALL or not plain.floats:
+        return plain
+    coded = length(scenario, [plain.floats], width)
+    return coded._replace(bytes=coded.bytes + plain.bytes - plain.floats * width)  # with a table's bitmap
+
+
+def decoded_others(scenario: Scenario, tree: Tree, streams: Streams) -> Tree:
+    """What the server reads of other messages [m, …], of which a codec of all takes what is floating."""
+    if isinstance(tree, dict):
+        return {n: decoded_others(scenario, t, streams) for n, t in tree.items()}
     values, present = tree if isinstance(tree, Ragged) else (tree, torch.ones(len(tree), device=tree.device).bool())
     if scenario.compress not in OF_ALL or not values.is_floating_point():
-        return tree, size(tree)
-    values, total = values.clone(), NOTHING
-    for of_client, there, stream in zip(values, present, streams, strict=True):
-        # present entries only, in draws too: how far a table is padded may depend on other clients
-        sent, bitmap = of_client[there], -(-there.numel() // 8) * isinstance(tree, Ragged)
-        total = total.plus(length(scenario, [sent.numel()], sent.element_size())).plus(Size(0, 0, bitmap))
+        return tree
+    values = values.clone()
+    for of_client, there, stream in zip(values, present, streams, strict=False):  # of nobody there are no streams
+        sent = of_client[there]  # in draws too: how far a table is padded may depend on other clients
         if sent.numel():
             of_client[there] = decoded(scenario, sent.reshape(1, -1), [sent.numel()], [stream]).view_as(sent)
-    return (Ragged(values, present) if isinstance(tree, Ragged) else values), total
+    return Ragged(values, present) if isinstance(tree, Ragged) else values
 
 
 def rounded(u: Tensor, r: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ is really sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fedtune.core import memory
 from fedtune.core.errors import UserError
-from fedtune.core.trees import Size, Tree, size
+from fedtune.core.trees import NOTHING, Size, Tree
 from fedtune.engine import codecs
 from fedtune.engine.state import Group, RunSetup
 
@@ -41,7 +42,6 @@ class Sent(NamedTuple):
 
     update: Update
     changed: Tensor  # [m] bool: whose update the stage changed
-    size: Size | None = None  # of all these messages as they are sent; None: as before the stage
 
 
 class Stage(Protocol):
@@ -65,9 +65,7 @@ class Codec:
         if codecs.feeds_back(scenario):
             ctx.wire["residual"] = whole - read
         parts = zip(update.items(), read.split(sizes, 1), strict=True)
-        one = codecs.length(scenario, sizes, flat.element_size())
-        sent = Size(*(len(flat) * number for number in one))
-        return Sent({n: part.reshape(t.shape) for (n, t), part in parts}, (read != flat).any(1), sent)
+        return Sent({n: part.reshape(t.shape) for (n, t), part in parts}, (read != flat).any(1))
 
 
 def require_room(s: RunSetup, shared: dict[str, Tensor]) -> None:
@@ -96,15 +94,16 @@ def through(
     refers = [n for n in sorted(trained.intersection(shared, down)) if down[n].shape == shared[n].shape]
     was: Update = {n: shared[n] for n in refers}
     update = {n: w - down[n] for n, w in was.items()}
-    changed, sent_size = torch.zeros(1, dtype=torch.bool, device=ctx.ids.device), size(was)
+    changed = torch.zeros(1, dtype=torch.bool, device=ctx.ids.device)
     for stage in stages if was else ():
-        update, by_stage, new_size = stage.apply(update, ctx)
-        changed, sent_size = changed | by_stage, sent_size if new_size is None else new_size
+        update, by_stage = stage.apply(update, ctx)
+        changed = changed | by_stage
     got = {n: torch.where(per_client(changed, w), down[n] + update[n], w) for n, w in was.items()}
     rest = up | {"shared": {n: t for n, t in shared.items() if n not in was}}
-    others, of_others = codecs.decoded_others(ctx.s.scenario, rest, ctx.s.streams(ctx.ids, "wire of others", ctx.t))
+    others = codecs.decoded_others(ctx.s.scenario, rest, ctx.s.streams(ctx.ids, "wire of others", ctx.t))
     others["shared"] = shared | others["shared"] | got
-    return {n: others[n] for n in up}, of_others.plus(sent_size)
+    sent = codecs.sizes_of_each(ctx.s.scenario, trained, up, len(ctx.ids))
+    return {n: others[n] for n in up}, reduce(Size.plus, sent, NOTHING)
 
 
 def per_client(values: Tensor, like: Tensor) -> Tensor:

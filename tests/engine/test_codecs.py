@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.trees import Ragged
-from fedtune.engine.codecs import OF_ALL, decoded, decoded_others, kept, length
+from fedtune.engine.codecs import OF_ALL, decoded, decoded_others, kept, length, sizes_of_each
 from fedtune.experiment.scenario import OF_CODECS, Scenario
 
 CODECS = [codec for codec in OF_CODECS if codec != "none"]
@@ -160,13 +160,13 @@ def test_other_tensors_lose_little_and_of_a_table_only_present_entries_are_sent(
     values, s = updates(3, 20).view(3, 5, 4), scenario(codec)
     present = torch.tensor([[True, False, True, True, False], [False] * 5, [True] * 5])
     given = values.where(present[..., None], torch.nan)  # an absent entry is never read
-    (table, size), width = decoded_others(s, Ragged(given, present), streams(3)), {"fp16": 2, "int8": 1}[codec]
-    assert size.bytes == 8 * 4 * width + 3 * 1 + (3 * 8 if codec == "int8" else 0)
+    table, width = decoded_others(s, Ragged(given, present), streams(3)), {"fp16": 2, "int8": 1}[codec]
+    sent, scale = [z.bytes for z in sizes_of_each(s, (), {"t": Ragged(given, present)}, 3)], 8 * (codec == "int8")
+    assert sent == [3 * 4 * width + 1 + scale, 1, 5 * 4 * width + 1 + scale]
     assert torch.equal(table.values.isnan(), given.isnan())
     assert (table.values - values).nan_to_num().abs().max() <= values.abs().max() / 127
     longer = Ragged(torch.cat([given, given[:, :2]], 1), torch.cat([present, torch.zeros(3, 2, dtype=torch.bool)], 1))
-    assert torch.equal(decoded_others(s, longer, streams(3))[0].values[:, :5].nan_to_num(), table.values.nan_to_num())
-    assert decoded_others(s, torch.full((1, 4), torch.nan), streams(1))[0].isnan().all()  # so that a run diverges
-    plain, size = decoded_others(s, values[:, 0, 0], streams(3))
-    assert plain.shape == (3,)
-    assert size.bytes == 3 * (2 if codec == "fp16" else 9)
+    assert torch.equal(decoded_others(s, longer, streams(3)).values[:, :5].nan_to_num(), table.values.nan_to_num())
+    assert decoded_others(s, torch.full((1, 4), torch.nan), streams(1)).isnan().all()  # so that a run diverges
+    assert decoded_others(s, values[:, 0, 0], streams(3)).shape == (3,)
+    assert [z.bytes for z in sizes_of_each(s, (), {"one": values[:, 0, 0]}, 3)] == [2 if codec == "fp16" else 9] * 3
