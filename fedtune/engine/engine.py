@@ -16,16 +16,18 @@ from torch import Tensor
 
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
+from fedtune.engine.clipping import Clipping
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
-from fedtune.experiment import hooks, plans
+from fedtune.engine.wire import Context, Stage, through
+from fedtune.experiment import hooks, plans, privacy
 from fedtune.experiment.algorithm import DOWN, Phase, part_of
 
 Address = tuple[str | int, ...]
@@ -114,6 +116,12 @@ def participants(s: RunSetup, t: int) -> Tensor:
     return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
 
 
+def stages(s: RunSetup) -> tuple[Stage, ...]:
+    """What uploads pass, in this order: a codec, clipping, scaling, noise; () if all of them are off."""
+    of_clients = privacy.of(s.scenario)
+    return (Clipping(of_clients),) if of_clients else ()
+
+
 class RunningRound:
     """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
@@ -138,6 +146,7 @@ class RunningRound:
         self.train_loss: float | None = None  # the mean loss of the first phase
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
+        self.row: dict[str, float] = {}  # columns of what happens on the wire
         self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager
@@ -188,7 +197,7 @@ class RunningRound:
         """The server aggregates the uploads, in the order of client numbers."""
         if self.lost:
             return
-        ups = []
+        chain, ups = stages(self.s), []
         for i in self.active_groups:
             g, up = self.groups[i], self.ups.get(i, {})
             if self.s.algorithm.shared:
@@ -196,12 +205,42 @@ class RunningRound:
                 up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
             ups.append(up)
         self.ups = {}
-        self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
-        ids = torch.cat([self.groups[i].ids for i in self.active_groups])
+        ids = torch.cat([g.ids for g in self.groups])
         with self.until_lost():
-            uploads = take(join(ups) | {"ids": ids}, ids.argsort())
+            if chain and self.s.algorithm.shared:
+                uploads = self._over_wire(chain, ups, ids)
+            else:
+                self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
+                uploads = take(join(ups) | {"ids": ids}, ids.argsort())
             entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
             self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
+
+    def _over_wire(self, chain: tuple[Stage, ...], ups: list[dict[str, Tree]], ids: Tensor) -> dict[str, Tree]:
+        """The uploads after all stages.  ids: the clients, group by group.
+
+        With privacy the server gets models and nothing else; if nobody took part, its own one with the round's noise.
+        Diverged before any stage if a model is not finite: it would spoil the others.
+        """
+        private, order = self.s.scenario.privacy == "client", ids.argsort()
+        if ups:
+            uploads, down = take(join(ups), order), join([self.down[i]["shared"] for i in self.active_groups])
+            down = take(down, order)
+            require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads["shared"], {})
+        else:
+            down = to_all(self.server["shared"], 1)
+            uploads, chain = {"shared": down}, chain[-1:]
+        if private:
+            uploads = {"shared": uploads["shared"]}
+        wire = take(join([g.wire for g in self.groups]), order)
+        ctx = Context(self.s, self.t, ids[order], self.extra, wire, self.row)
+        uploads, sent = through(chain, uploads, down, ctx)
+        if private:
+            uploads["rows"] = torch.ones(max(1, len(ids)), dtype=ids.dtype, device=ids.device)
+        self.up_size, ends = self.up_size.plus(sent) if ups else self.up_size, [0]
+        for i, g in enumerate(self.groups):
+            ends.append(ends[-1] + len(g.ids))
+            self.groups[i] = g._replace(wire=take(wire, order.argsort()[slice(*ends[-2:])]))
+        return uploads | {"ids": ids[order]}
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
         """The new state and the round's metrics, or how it diverged."""
@@ -211,7 +250,7 @@ class RunningRound:
         if self.lost:
             return self.lost
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
-        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
+        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total) | self.row
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
         return State(self.server, self._merged(state.groups), self.t, total, self.extra), row
 
@@ -229,10 +268,15 @@ class RunningRound:
             old._replace(
                 tensors=_back(old.tensors, index, g.tensors),
                 kept=_back(old.kept, index, kept),
-                wire=_back(old.wire, index, g.wire),
+                wire=_back(old.wire or _zeros(g.wire, len(old.ids)), index, g.wire),
             )
             for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)
         )
+
+
+def _zeros(tree: Tree, clients: int) -> Tree:
+    """The same tree for so many clients, all zeros."""
+    return tree_map(lambda t: t.new_zeros(clients, *t.shape[1:]), tree)
 
 
 def _back(old: Tree, at: Tensor, new: Tree) -> Tree:

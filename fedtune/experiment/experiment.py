@@ -18,7 +18,7 @@ from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
-from fedtune.experiment import hooks, plans, registry, scenarios
+from fedtune.experiment import hooks, plans, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.user_scenario import data_in_words, notes
@@ -28,6 +28,8 @@ from fedtune.user_code import user_files
 
 if TYPE_CHECKING:
     from fedtune.experiment.user_metrics import OwnMetric
+
+WITH_PRIVACY = {"averaging": "clients"}  # other defaults with privacy of clients, where a client's rows are data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,8 @@ class Experiment(Workload):
         presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
         if self.preset and self.preset not in presets:
             raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
-        return {n: v for n, v in presets.get(self.preset, {}).items() if n not in self.given}
+        values = (WITH_PRIVACY if self.scenario.privacy == "client" else {}) | dict(presets.get(self.preset, {}))
+        return {n: v for n, v in values.items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
@@ -228,6 +231,7 @@ class Experiment(Workload):
                 f"there, but the architectures of {scenario.model} differ; give --model one architecture, or use "
                 f"{', '.join(fitting(scenario))}"
             )
+        refusals.require(self.algorithm, alg, scenario, forms)
         if self.initial_weights:
             self.describe_start(config)
         for metric in self.own_metrics:
