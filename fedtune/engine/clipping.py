@@ -43,8 +43,8 @@ class Clipping:
             ctx.extra[BOUND] = torch.tensor(self._next(bound, int((~changed[:m]).sum()), m, ctx), dtype=torch.float64)
         if scale != 1:
             sent, changed = {n: u * scale for n, u in sent.items()}, torch.ones_like(changed)
-        if p.z_update:
-            deviation, changed = p.z_update * bound / p.cohort, torch.ones_like(changed)
+        if p.update_noise:
+            deviation, changed = p.update_noise * bound / p.cohort, torch.ones_like(changed)
             for n, u in sent.items():
                 sent[n] = u + (deviation * torch.randn(u.shape[1:], generator=noise, dtype=u.dtype)).to(u)
         return Sent(sent, changed)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedtune.core import metrics, randomness
+from fedtune.core import metrics
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
@@ -22,13 +22,15 @@ from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
 from fedtune.engine.clipping import Clipping
+from fedtune.engine.cohort import participants
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
 from fedtune.engine.wire import Context, Stage, through
-from fedtune.experiment import hooks, plans, privacy
+from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import DOWN, Phase, part_of
+from fedtune.experiment.privacy import Privacy
 
 Address = tuple[str | int, ...]
 RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
@@ -110,16 +112,10 @@ def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Addres
             return train(g.net, g.tensors, down, *args, rows_by_class(f, g.ids))
 
 
-def participants(s: RunSetup, t: int) -> Tensor:
-    """The clients of round t, ascending; drawn without replacement from the round's own stream."""
-    order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))
-    return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
-
-
 def stages(s: RunSetup) -> tuple[Stage, ...]:
-    """What uploads pass, in this order: a codec, clipping, scaling, noise; () if all of them are off."""
-    of_clients = privacy.of(s.scenario)
-    return (Clipping(of_clients),) if of_clients else ()
+    """What uploads pass, in this order: a codec, clipping with its noise; () if both are off."""
+    private = Privacy.of(s.scenario)
+    return (Clipping(private),) if private else ()
 
 
 class RunningRound:
@@ -143,7 +139,7 @@ class RunningRound:
         self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
         self.up_size, self.down_size = NOTHING, NOTHING
         self.losses: list[Tensor] = []  # one tensor per group of the current phase
-        self.train_loss: float | None = None  # the mean loss of the first phase
+        self.train_loss: float | None = None  # the mean loss of the first phase; None: nobody trained
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
         self.row: dict[str, float] = {}  # columns of what happens on the wire
@@ -179,7 +175,7 @@ class RunningRound:
 
     def end_phase(self) -> None:
         """Note the phase's loss, after all groups have trained."""
-        if not self.lost:
+        if self.losses and not self.lost:  # nobody may have taken part
             self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
         self.losses, self.phase = [], self.phase + 1
 
@@ -195,7 +191,7 @@ class RunningRound:
 
     def take_in(self) -> None:
         """The server aggregates the uploads, in the order of client numbers."""
-        if self.lost:
+        if self.lost or not (self.active_groups or self.s.scenario.privacy == "client"):  # which adds noise even then
             return
         chain, ups = stages(self.s), []
         for i in self.active_groups:

@@ -29,8 +29,6 @@ from fedtune.user_code import user_files
 if TYPE_CHECKING:
     from fedtune.experiment.user_metrics import OwnMetric
 
-WITH_PRIVACY = {"averaging": "clients"}  # other defaults with privacy of clients, where a client's rows are data
-
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Workload):
@@ -188,8 +186,14 @@ class Experiment(Workload):
         presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
         if self.preset and self.preset not in presets:
             raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
-        values = (WITH_PRIVACY if self.scenario.privacy == "client" else {}) | dict(presets.get(self.preset, {}))
+        values = self._with_privacy() | dict(presets.get(self.preset, {}))
         return {n: v for n, v in values.items() if n not in self.given}
+
+    def _with_privacy(self) -> dict[str, Any]:
+        """The defaults that are others with privacy of clients: a client's rows are data, and updates need a bound."""
+        adapts = self.pinned.get("clip_quantile") or self.scenario.clip_quantile  # then `Privacy` knows where it starts
+        values = {"averaging": "clients"} | ({} if adapts else {"update_clip": 1.0})
+        return values if self.scenario.privacy == "client" else {}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""

@@ -1,4 +1,4 @@
-"""Which algorithms and settings a part of the round takes, by what the server uses, and in a sentence why not others."""
+"""Which algorithms and settings a part of the round takes, by what the server uses, and why not others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedtune.core.errors import UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
+from fedtune.experiment.privacy import Privacy
 from fedtune.experiment.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _UNBOUNDED = {
 
 def releases(cls: type[Algorithm]) -> str:
     """How the server uses what clients send: as declared, unless a subclass has methods of its own that decide it."""
-    base = next(c for c in cls.__mro__ if vars(c).get("releases") or c is Algorithm)
+    base: type[Algorithm] = next(c for c in cls.__mro__ if vars(c).get("releases") or c is Algorithm)
     if any(getattr(cls, name) is not getattr(base, name) for name in _USES):
         return "single"
     return base.releases or ("mean" if cls.shared else "nothing")
@@ -31,6 +32,7 @@ def releases(cls: type[Algorithm]) -> str:
 
 def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> None:
     """UserError with the first reason for which a part that is on does not take this algorithm or setting."""
+    Privacy.of(scenario)
     for why in _of_privacy(name, alg, scenario, forms) if scenario.privacy == "client" else ():
         raise UserError(f"privacy=client {why}")
 
@@ -45,14 +47,13 @@ def _of_privacy(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetS
     if scenario.averaging == "rows" and alg.shared:
         yield "averages over clients, as a client's rows are data, but got averaging=rows; leave it out"
     sent = scenario.sent(alg.shared)
-    if any(part_of(n) in sent for form in forms for n in form.buffers - form.stays) and scenario.batch_norm != "personal":
+    if (
+        any(part_of(n) in sent for form in forms for n in form.buffers - form.stays)
+        and scenario.batch_norm != "personal"
+    ):
         yield "would release running statistics, which are means of rows; use batch_norm=personal, or resnet8-gn"
     if scenario.sampling == "fixed" and scenario.participation < 1:
         yield (
             f"needs chance in who takes part, but sampling=fixed always takes {scenario.participants} of "
             f"{scenario.clients} clients, and ε would be several times larger; use sampling=poisson, or participation 1"
         )
-    if not (scenario.update_clip or scenario.clip_quantile):
-        yield "needs a bound on updates, but update_clip is 0; give --set update_clip=1, or search it"
-    if scenario.epsilon and scenario.update_noise:
-        yield f"sets update_noise by epsilon={scenario.epsilon:g}, but got update_noise={scenario.update_noise:g}, too"

@@ -1,4 +1,4 @@
-"""What algorithms declare of their servers, and that privacy of clients without noise changes no bit of those it takes."""
+"""What algorithms declare of their servers, and that a bound that nobody reaches changes no bit of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from support.helpers import CLOCK, DIGITS, EARLY, simulate
-from support.numbers import assert_same_numbers, copied, flat, numbers
+from support.numbers import assert_same_numbers, flat, numbers
 from torch.testing import assert_close
 
 from fedtune.core.trees import tree_map
-from fedtune.experiment import refusals
-from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.registry import find, names
 
 TINY = DIGITS.override(clients=3, shots=5, shots_spread=2, averaging="clients", all_classes=0)
