@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.structure import NetStructure
 from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
@@ -81,8 +82,9 @@ class Experiment(Workload):
         """
         cls, declared, private = self._class(), hyperparameters(self._class()), self.scenario.privacy != "none"
         ranges = [n for n, hp in declared.items() if hp.low is not None and not hp.late and n not in cls.structural]
+        fixed_bound = "update_clip" in self._with_privacy() and refusals.releases(cls) != "nothing"
         return Traits(
-            searched=dict.fromkeys([*ranges, "lr", "momentum", "local_epochs"], {}),
+            searched=dict.fromkeys([*ranges, "lr", "momentum", "local_epochs", *["update_clip"] * fixed_bound], {}),
             # what one ε stands for stays as it is
             structural=(*cls.structural, "batch_norm", *["update_noise", "participation"] * private),
             schedule=cls.schedule,
@@ -303,18 +305,6 @@ class Experiment(Workload):
         rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
         sample = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
         return f"{model}, on {rows}{sample}"
-
-
-class NetStructure(NamedTuple):
-    """The structure of a net, without its values."""
-
-    parts: tuple[str, ...]
-    shapes: dict[str, torch.Size]  # of every tensor, by its full name
-    buffers: frozenset[str]  # names of BatchNorm's running statistics
-    head_was: str | None  # the head's name in a user's own module
-    stays: frozenset[str]  # tensors of shared parts that stay with each client
-    unsent: frozenset[str]  # those of `stays` that the client does not send either
-    adapts: bool  # whether a client trains before it is scored
 
 
 @lru_cache(maxsize=32)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fedtune.core.errors import UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
 from fedtune.experiment.scenario import Scenario
-
-if TYPE_CHECKING:
-    from fedtune.experiment.experiment import NetStructure
+from fedtune.experiment.structure import NetStructure
 
 _USES = ("init", "broadcast", "upload", "round", "aggregate")  # methods that decide what the server uses
 # releases -> what privacy of clients cannot bound

@@ -119,6 +119,8 @@ def test_what_it_covers_is_taken(
     experiment.check()
     assert experiment.resolve({})[1].averaging == "clients"
     assert experiment.default().get("update_clip") == pinned.get("update_clip", 1.0)
+    searched = name not in ("local", "alone") and "clip_quantile" not in pinned
+    assert ("update_clip" in experiment.traits.searched) == searched
 
 
 def test_what_a_subclass_inherits_holds_while_its_methods_do() -> None:
