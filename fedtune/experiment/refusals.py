@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fedtune.core.errors import UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
-from fedtune.experiment.privacy import Privacy
 from fedtune.experiment.scenario import Scenario
-
-if TYPE_CHECKING:
-    from fedtune.experiment.experiment import NetStructure
+from fedtune.experiment.structure import NetStructure
 
 _USES = ("init", "broadcast", "upload", "round", "aggregate")  # methods that decide what the server uses
 # releases -> what privacy of clients cannot bound
@@ -32,7 +28,6 @@ def releases(cls: type[Algorithm]) -> str:
 
 def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> None:
     """UserError with the first reason for which a part that is on does not take this algorithm or setting."""
-    Privacy.of(scenario)
     for why in _of_privacy(name, alg, scenario, forms) if scenario.privacy == "client" else ():
         raise UserError(f"privacy=client {why}")
     for why in _of_codec(name, alg, forms[0]) if scenario.compress not in ("none", "fp16", "int8") else ():
@@ -59,6 +54,11 @@ def _of_privacy(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetS
             f"needs chance in who takes part, but sampling=fixed always takes {scenario.participants} of "
             f"{scenario.clients} clients, and ε would be several times larger; use sampling=poisson, or participation 1"
         )
+    if not (scenario.update_clip or scenario.clip_quantile):
+        yield "needs a bound on updates, but update_clip is 0; give --set update_clip=1, or leave it out"
+    if scenario.epsilon and scenario.update_noise:
+        rule = "takes update_noise or epsilon, which sets it"
+        yield f"{rule}, but got {scenario.update_noise:g} and {scenario.epsilon:g}; leave one out"
 
 
 def _of_codec(name: str, alg: Algorithm, form: NetStructure) -> Iterator[str]:
