@@ -40,6 +40,7 @@ class APFL(TwoModels):
     """APFL as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     mix: float = hyper(0.5, 0.0, 1.0, symbol="α", help="weight of the own model in the mixture; adaptive: at the start")
     adaptive: bool = hyper(False, help="let each client learn its α")

@@ -44,6 +44,7 @@ class CCVR(FitsHead):
     """CCVR as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     virtual: int = hyper(100, 10, 2000, log=True, extra_values=(0,), symbol="r", help="virtual features per class")
     variance_floor: float = hyper(

@@ -37,6 +37,7 @@ class CFL(Algorithm):
     """CFL as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "single"
 
     eps1: float = hyper(
         0.4,

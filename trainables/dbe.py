@@ -33,6 +33,7 @@ class DBE(Algorithm):
     """DBE as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     kappa: float = hyper(
         50.0,

@@ -38,6 +38,7 @@ class Ditto(TwoModels):
     """Ditto as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     lam: float = hyper(
         1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the personal model towards the global"

@@ -39,6 +39,7 @@ class FedAdam(Algorithm):
     """FedAdam as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     rule: str = hyper("adam", choices=("adam", "yogi", "adagrad", "sgd"), help="the server's optimiser")
     server_lr: float | None = hyper(

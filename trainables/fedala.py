@@ -41,6 +41,7 @@ class FedALA(Algorithm):
     """FedALA as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
     layers: int = hyper(1, 1, 10, extra_values=(0,), symbol="p", help="mixed layers, from the head down; 0: all")
     weight_lr: float = hyper(1.0, 0.01, 100.0, log=True, extra_values=(0.0,), symbol="η_W", help="learning rate of W")
     sampled: float = hyper(0.8, 0.05, 1.0, symbol="s", help="share of the rows that W learns on")

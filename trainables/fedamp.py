@@ -39,6 +39,7 @@ class FedAMP(LastModels):
     """FedAMP as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "single"
 
     lam: float = hyper(
         1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="pull towards the cloud model"

@@ -45,6 +45,7 @@ class FedAS(Algorithm):
     """FedAS as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     align_epochs: int = hyper(1, 1, 10, extra_values=(0,), help="epochs of the alignment; 0: none")
     align_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="learning rate of the alignment")

@@ -22,6 +22,7 @@ class FedAvg(Algorithm):
     """FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
     as_in_text = True
 
     shared = ("body", "head")

@@ -25,6 +25,7 @@ class FedAvgM(FedAdam):
     """FedAvgM as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     server_lr: float = hyper(1.0, 0.01, 3.0, log=True, symbol="η_s", help="the server's learning rate")
     beta1: float = hyper(0.9, 0.0, 0.997, symbol="β", help="the server's momentum")

@@ -28,6 +28,7 @@ class FedBABU(FineTunes):
     """FedBABU as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     update: str = hyper("body", choices=("body", "all"), help="what clients train and send")
 

@@ -28,6 +28,7 @@ class FedBN(Algorithm):
     """FedBN as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     shared = ("body", "head")
     presets = {

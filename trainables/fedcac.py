@@ -37,6 +37,7 @@ class FedCAC(Algorithm):
     """FedCAC as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "single"
 
     tau: float = hyper(0.5, 0.0, 1.0, symbol="τ", help="share of critical numbers in every tensor; 0 is FedAvg")
     together: int = hyper(

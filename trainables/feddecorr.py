@@ -35,6 +35,7 @@ class FedDecorr(Algorithm):
     """FedDecorr as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     beta: float = hyper(
         0.1, 0.001, 10.0, log=True, extra_values=(0.0,), symbol="β", help="weight of the correlations; 0 is FedAvg"

@@ -42,6 +42,7 @@ class FedDistill(Algorithm):
     """FedDistill as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     lam: float = hyper(
         1.0,

@@ -28,6 +28,7 @@ class FedEnsemble(Algorithm):
     """FedEnsemble as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "single"
     unlike_text = "it is the baseline in FedGen's code, not a paper's algorithm"
 
     members: str = hyper(

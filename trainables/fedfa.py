@@ -42,6 +42,7 @@ class FedFA(Algorithm):
     """FedFA as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     lam: float = hyper(
         0.1, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the pull to the anchors"

@@ -36,6 +36,7 @@ class FedFomo(LastModels):
     """FedFomo as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "single"
 
     candidates: int = hyper(
         5, 1, 20, extra_values=(0,), symbol="M", first_round=2, help="models that a client receives"

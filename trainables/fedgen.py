@@ -45,6 +45,7 @@ class FedGen(Generative):
     """FedGen as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     gen_weight: float = hyper(
         10.0,

@@ -73,6 +73,7 @@ class FedGenP(Generative):
     """FedGenP as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     a: float = hyper(
         1.0,

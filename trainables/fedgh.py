@@ -31,6 +31,7 @@ class FedGH(Algorithm):
     """FedGH as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     server_epochs: int = hyper(1, 1, 100, log=True, symbol="S", help="the server's epochs on the received class means")
     server_lr: float = hyper(0.01, 1e-3, 1.0, log=True, help="the head's learning rate at the server")

@@ -42,6 +42,7 @@ class FedHKD(Algorithm):
     """FedHKD as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     lam: float = hyper(
         0.05,

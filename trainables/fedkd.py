@@ -54,6 +54,7 @@ class FedKD(Algorithm):
     """FedKD as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     mentee: str = hyper(
         "", choices=("", *catalogue.WIDTHS), help="architecture of the common net; empty: the scenario's first model"

@@ -44,6 +44,7 @@ class FedKTL(Algorithm):
     """FedKTL as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     mu: float = hyper(
         50.0,

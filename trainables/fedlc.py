@@ -34,6 +34,7 @@ class FedLC(Algorithm):
     """FedLC as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     tau: float = hyper(
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="τ", help="strength of the calibration; 0 is FedAvg"

@@ -32,6 +32,7 @@ class FedMRL(Algorithm):
     """FedMRL as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     small: str = hyper(
         "", choices=("", *catalogue.WIDTHS), help="architecture of the common net; empty: the scenario's first model"

@@ -39,6 +39,7 @@ class FedNova(Algorithm):
     """FedNova as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     server_momentum: float = hyper(0.0, 0.0, 0.99, symbol="β", help="momentum of the server's updates")
 

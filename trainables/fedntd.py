@@ -28,6 +28,7 @@ class FedNTD(Algorithm):
     """FedNTD as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     beta: float = hyper(
         1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="β", help="weight of the distillation; 0 is FedAvg"

@@ -54,6 +54,7 @@ class FedPA(Generative):
     """FedPA as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     lam_po: float = hyper(
         5.0,

@@ -36,6 +36,7 @@ class FedPAC(Algorithm):
     """FedPAC as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     lam: float = hyper(
         1.0,

@@ -21,6 +21,7 @@ class FedPer(Algorithm):
     """FedPer as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
     as_in_text = True
 
     shared = ("body",)

@@ -42,6 +42,7 @@ class FedPFT(FitsHead):
     """FedPFT as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     components: int = hyper(4, 1, 16, symbol="n", help="Gaussians per class and client, at most rows / 5")
     pseudo: int = hyper(100, 10, 2000, log=True, symbol="r", help="features drawn per class, again in every round")

@@ -37,6 +37,7 @@ class FedPHP(Algorithm):
     """FedPHP as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     mu: float = hyper(0.9, 0.0, 0.99, symbol="μ", first_round=2, help="largest weight of the old private model")
     lam: float = hyper(

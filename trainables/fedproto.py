@@ -37,6 +37,7 @@ class FedProto(Algorithm):
     """FedProto as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
     unlike_text = "equation 6 also divides by the number of clients that hold a class, which no code does"
 
     lam: float = hyper(

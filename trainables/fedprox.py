@@ -24,6 +24,7 @@ class FedProx(Algorithm):
     """FedProx as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
     unlike_text = "every client does the same local work"
 
     mu: float = hyper(

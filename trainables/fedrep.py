@@ -22,6 +22,7 @@ class FedRep(Algorithm):
     """FedRep as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that train the head before the body")
 

@@ -35,6 +35,7 @@ class FedRoD(Algorithm):
     """FedRoD as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     personal: str = hyper(
         "linear",

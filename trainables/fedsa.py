@@ -52,6 +52,7 @@ class FedSA(Algorithm):
     """FedSA as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     lam_r: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ_R", help="weight of the pull to anchors"

@@ -32,6 +32,7 @@ class FedSAM(Algorithm):
     """FedSAM as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     rho: float = hyper(
         0.05, 0.001, 1.0, log=True, extra_values=(0.0,), symbol="ρ", help="length of the step uphill; 0 is FedAvg"

@@ -40,6 +40,7 @@ class FedTGP(FedProto):
     """FedTGP as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
     unlike_text = ""
 
     lam: float = hyper(

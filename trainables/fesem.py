@@ -37,6 +37,7 @@ class FeSEM(Algorithm):
     """FeSEM as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "single"
     as_in_text = True
 
     clusters: int = hyper(

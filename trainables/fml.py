@@ -42,6 +42,7 @@ class FML(Algorithm):
     """FML as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     labels_own: float = hyper(
         0.5, 0.0, 1.0, symbol="α", help="weight of the labels in the personal net's loss; the rest is KL"

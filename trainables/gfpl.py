@@ -72,6 +72,7 @@ class GFPL(Algorithm):
     """GFPL as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "classes"
 
     lam: float = hyper(
         2.0, 0.05, 100.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the dot-regression loss"

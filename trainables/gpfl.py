@@ -34,6 +34,7 @@ class GPFL(Algorithm):
     """GPFL as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     lam: float = hyper(
         0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the distance to the own embedding"

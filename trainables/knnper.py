@@ -35,6 +35,7 @@ class KNNPer(Algorithm):
     """kNN-Per as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     lam: float = hyper(0.5, 0.0, 1.0, symbol="λ", help="weight of the neighbours; 0 is FedAvg")
     neighbours: int = hyper(10, 1, 100, log=True, symbol="k", help="nearest rows that vote")

@@ -26,6 +26,7 @@ class LGFedAvg(Algorithm):
     """LG-FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
     unlike_text = "clients do not start from a FedAvg model, and representations have no loss of their own"
 
     averages: str = hyper(

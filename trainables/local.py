@@ -13,6 +13,7 @@ class Local(Algorithm):
     """Local training as the docstring of its module gives it: no client sends or receives anything."""
 
     pure = True
+    releases = "nothing"
     as_in_text = True
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:

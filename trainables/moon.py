@@ -38,6 +38,7 @@ class MOON(Algorithm):
     """MOON as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     mu: float = hyper(
         1.0,

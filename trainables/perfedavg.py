@@ -35,6 +35,7 @@ class PerFedAvg(Algorithm):
     """Per-FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     inner_lr: float = hyper(0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="α", help="rate of the inner step")
     hessian: str = hyper(

@@ -39,6 +39,7 @@ class PFedMe(TwoModels):
     """pFedMe as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "mean"
 
     lam: float = hyper(15.0, 0.1, 100.0, log=True, symbol="λ", help="pull of the own model towards the common one")
     inner_steps: int = hyper(5, 1, 20, symbol="K", help="steps of the own model on every mini-batch")

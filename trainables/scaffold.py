@@ -33,6 +33,7 @@ class Scaffold(Algorithm):
     """SCAFFOLD as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    releases = "means"
 
     server_lr: float = hyper(
         1.0, 0.1, 2.0, log=True, symbol="η_g", help="the server's learning rate on the mean update"

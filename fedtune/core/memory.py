@@ -1,9 +1,13 @@
-"""Whether the C library keeps the memory that a step has freed."""
+"""What memory is free, and whether the C library keeps what a step has freed."""
 
 from __future__ import annotations
 
 import ctypes
+import math
+import re
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
@@ -27,3 +31,15 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim:
         trim(0)
+
+
+def free(device: str) -> float:
+    """The bytes that a process may still use on a device; infinite if the system does not say."""
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.mem_get_info()[0]
+    with suppress(OSError):
+        if found := re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text()):
+            return 1024.0 * int(found[1])
+    return math.inf

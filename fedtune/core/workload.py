@@ -204,6 +204,8 @@ class Traits(NamedTuple):
 
     # those of the derived space, which is searched if no space is given; where each exists: with which values of others
     searched: Mapping[str, Mapping[str, Any]]
+    # those that exist only with certain values of others, wherever a space has both
+    needs: Mapping[str, Mapping[str, tuple[Any, ...]]] = {}
     structural: tuple[str, ...] = ()  # cannot change within a run
     schedule: tuple[str, ...] = ()  # decide when others have an effect
     late: Collection[str] = ()  # matter only in late rounds, if at all
@@ -260,6 +262,10 @@ class Workload(ABC):
 
     def idle(self, config: Config) -> dict[str, str]:
         """Hyperparameters without an effect under a configuration, with reasons."""
+        return {}
+
+    def known(self, config: Config) -> dict[str, float]:
+        """Metrics at the end of a whole run that the configuration alone decides."""
         return {}
 
     def first_rounds(self, config: Config, names: Iterable[str]) -> dict[str, int]:

@@ -17,10 +17,10 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.core.workload import Run, Runs
 from fedtune.data import federation
-from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack
+from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack, wire
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import RunSetup, State, start, with_shapes
-from fedtune.experiment import hooks, partitioning
+from fedtune.experiment import hooks, partitioning, privacy
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors, user_files
@@ -89,6 +89,7 @@ class Simulation(Run):
         setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, metrics=experiment.own_metrics)
         self.state = start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
+        wire.require_room(self.setup, self.state.server.get("shared", {}))
 
     def step(self) -> dict[str, Any]:
         """Train and score a round: its row of metrics.  Diverged, or UserError for errors in the user's own code."""
@@ -105,6 +106,7 @@ class Simulation(Run):
         """Continue from a round's result; returns its row, including the evaluation and its seconds."""
         row, task = {"round": state.round} | row | scored.row, self.setup.task_in(state.round)
         alg = self.setup.algorithm
+        row |= privacy.spent(alg, self.setup.scenario, state.round)
         server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
         self.state = state._replace(server=server)
         self.last = Round(row | {"eval_seconds": seconds}, scored.clients, state)
@@ -163,16 +165,18 @@ class Simulation(Run):
     def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
         state = self.state
-        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept} for g in state.groups]
-        return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
+        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept, "wire": g.wire} for g in state.groups]
+        saved = {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
+        return saved | {"extra": state.extra}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
         groups = tuple(
-            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k["kept"])
+            g._replace(ids=k["ids"], tensors=k["tensors"], kept=k["kept"], wire=k.get("wire", {}))
             for g, k in zip(self.state.groups, saved["groups"], strict=True)
         )
-        self.state = State(saved["server"], groups, saved["round"], saved["bytes"])
+        # files of before 0.4 have no `wire` and no `extra`
+        self.state = State(saved["server"], groups, saved["round"], saved["bytes"], saved.get("extra", {}))
 
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:

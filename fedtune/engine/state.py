@@ -35,11 +35,12 @@ class Group(NamedTuple):
     tensors: dict[str, Tensor]  # the clients' own tensors (parts that are not shared), stacked [K_g, …]
     executor: Executor
     kept: dict[str, Tree] = {}  # what the clients keep between rounds, stacked
+    wire: dict[str, Tree] = {}  # what the engine keeps of each client between rounds (residuals of a codec), stacked
 
     def at(self, index: Tensor) -> Group:
         """Copies of the clients at these positions; frozen tensors stay shared."""
         tensors, kept = take_cheaply(self.tensors, index), take(self.kept, index)
-        return self._replace(ids=self.ids[index], tensors=tensors, kept=kept)
+        return self._replace(ids=self.ids[index], tensors=tensors, kept=kept, wire=take(self.wire, index))
 
 
 class State(NamedTuple):
@@ -49,6 +50,7 @@ class State(NamedTuple):
     groups: tuple[Group, ...]
     round: int  # rounds trained so far
     bytes: int  # sent and received so far
+    extra: dict[str, Tree] = {}  # what the engine itself keeps (bound of the clipping, clock); no algorithm sees it
 
 
 class RunSetup(NamedTuple):

@@ -43,7 +43,23 @@ FLAGS = (  # fields with an option of their own; the others are given by --set N
     *(*OFTEN, "features", "participation", "normalise", "x_as", "image_size", "ways", "shots", "alpha", "shards"),
     *("share", "owners", "min_rows", "val_share", "test_share", "evaluation", "eval_clients", "all_classes"),
     *("batch", "local_epochs", "local_steps", "optimizer", "lr", "momentum"),
+    *("privacy", "epsilon", "population", "cohort", "compress", "devices", "lost_share", "deadline", "over_ask"),
+    "selection",
 )
+# hyperparameters of a part of the round that is off: no configuration has them (`Scenario.off`)
+OF_PRIVACY = ("update_noise", "update_clip", "clip_quantile", "clip_rate")
+OF_CODECS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "fp16": (),
+    "int8": (),
+    "qsgd": ("sent_bits",),
+    "sign": ("error_feedback",),
+    "topk": ("sent_share", "error_feedback"),
+    "randk": ("sent_share", "error_feedback"),
+}
+# hyperparameter -> the codecs that use it
+CODECS_OF = {n: tuple(c for c, used in OF_CODECS.items() if n in used) for n in sum(OF_CODECS.values(), ())}
+SELECTIONS = ("uniform", "power-of-choice", "oort")
 MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 
 
@@ -177,6 +193,65 @@ class Scenario:
         help="factor on lr for the body; 0: the body is frozen and not sent",
     )
 
+    # what accuracy costs: privacy, bytes, device seconds; with these defaults each part is off and changes no bit
+    privacy: str = option("none", "none, or client: clip updates, add noise, count ε per client")
+    sampling: str = option(
+        "auto",
+        "how participants are drawn: fixed: always as many, poisson: each client by itself; auto: poisson with privacy",
+    )
+    epsilon: float = option(0.0, "target ε at the last round, which sets update_noise; 0: none", (0.0, 1e6))
+    privacy_delta: float = option(0.0, "δ of (ε, δ); 0: clients^-1.1", (0.0, 0.5))
+    population: int = option(0, "compute ε as if there were so many clients, 0: clients", (0, 1_000_000_000))
+    cohort: int = option(0, "as if so many of the population took part in a round", (0, 1_000_000_000))
+    update_noise: float = hyper(
+        0.0,
+        0.3,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="z",
+        help="standard deviation of the noise on the sum of updates, in units of update_clip",
+    )
+    update_clip: float = hyper(
+        0.0,
+        0.001,
+        100.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="C",
+        help="bound on the norm of a client's update; with privacy 1 unless it is given, or 0.1 where it adapts",
+    )
+    clip_quantile: float = hyper(
+        0.0,
+        0.1,
+        0.9,
+        extra_values=(0.0,),
+        symbol="γ",
+        help="share of updates that the bound should leave as they are: it adapts; 0: a fixed bound",
+    )
+    clip_rate: float = hyper(0.2, 0.05, 1.0, log=True, symbol="η_C", help="step of the adapting bound's logarithm")
+    compress: str = hyper("none", choices=tuple(OF_CODECS), help="codec of what clients send")
+    sent_share: float = hyper(0.1, 1e-4, 1.0, log=True, help="share of the numbers that topk and randk send")
+    sent_bits: int = hyper(4, 2, 8, help="bits per number that qsgd sends")
+    error_feedback: bool = hyper(
+        True, help="add what the codec sign, topk or randk left out to the client's next update"
+    )
+    devices: str = option("alike", "speeds of devices: alike, lognormal, exponential, or FILE.csv")
+    row_seconds: float = option(0.005, "seconds that a training row takes on a device of speed 1", (0.0, 1e6))
+    up_mbps: float = option(1.0, "megabits per second that a device sends", (1e-9, 1e9))
+    down_mbps: float = option(10.0, "megabits per second that a device receives", (1e-9, 1e9))
+    lag: float = option(0.0, "seconds before a device begins", (0.0, 1e9))
+    speed_spread: float = option(0.6, "spread of log-normal speeds, on the log scale", (0.0, 10.0))
+    mbps_spread: float = option(0.0, "spread of log-normal networks, on the log scale", (0.0, 10.0))
+    server_seconds: float = option(0.0, "seconds of the server in every round", (0.0, 1e9))
+    lost_share: float = option(0.0, "share of participants whose upload is lost", (0.0, 1.0))
+    deadline: float = option(0.0, "device seconds after which an upload is late, 0: none", (0.0, 1e12))
+    over_ask: float = option(1.0, "clients asked for each one that is wanted; the first to answer count", (1.0, 100.0))
+    selection: str = option("uniform", f"how participants are chosen: {', '.join(SELECTIONS)}")
+    offered: int = option(
+        0, "clients that power-of-choice asks for their loss, 0: twice the participants", (0, 1_000_000)
+    )
+
     def __post_init__(self) -> None:
         """Validate all that can be checked without loading data; UserError otherwise."""
         for f in fields(self):
@@ -196,6 +271,9 @@ class Scenario:
             ("evaluation", "evaluation rule", EVALUATIONS),
             ("noisy_splits", "choice of noisy_splits", ("train", "train+val")),
             ("pretrained", "pretrained body", ("none", *BODIES)),
+            ("privacy", "kind of privacy", ("none", "client")),
+            ("sampling", "choice of sampling", ("auto", "fixed", "poisson")),
+            ("selection", "choice of selection", SELECTIONS),
         ):
             is_users = name in OWN and user_files.is_reference(getattr(self, name), allowed)
             is_users = is_users or (name == "partition" and flwr_partitions.is_named(self.partition))
@@ -268,6 +346,16 @@ class Scenario:
         return max(1, int(self.participation * self.clients + 0.5))
 
     @property
+    def is_poisson(self) -> bool:
+        """Whether each client takes part by its own chance: `auto` does with privacy, whose accounting counts on it."""
+        return self.sampling == "poisson" or (self.sampling == "auto" and self.privacy != "none")
+
+    @property
+    def drawn_share(self) -> float:
+        """q = m/K, the probability that a client is drawn for a round."""
+        return self.participants / self.clients
+
+    @property
     def frozen(self) -> tuple[str, ...]:
         """Parts that are not trained: they keep their weights and statistics, and are not sent."""
         return () if self.body_lr_scale else ("body",)
@@ -283,7 +371,15 @@ class Scenario:
             reasons["momentum"] = "--optimizer is adam"
         if self.local_steps:
             reasons["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
-        return reasons
+        of_part = {True: f"--privacy is {self.privacy}", False: f"--compress is {self.compress}"}
+        return reasons | {name: of_part[name in OF_PRIVACY] for name in sorted(self.off - {"compress"})}
+
+    @property
+    def off(self) -> set[str]:
+        """Hyperparameters of privacy and codecs that are off: no configuration has them."""
+        of_codecs = {*CODECS_OF} - {*OF_CODECS[self.compress]}
+        off = of_codecs | ({*OF_PRIVACY} if self.privacy == "none" else set())
+        return off | ({"compress"} if self.compress == "none" else set())
 
     def override(self, **values: Any) -> Scenario:
         """The same scenario with some fields changed; UserError with the nearest name if there is no such field."""

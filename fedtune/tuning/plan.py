@@ -27,7 +27,7 @@ from fedtune.tuning import space as spaces
 from fedtune.tuning.options.search import TENSORBOARD, SearchOptions
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.space import Config, Space
-from fedtune.tuning.space_types import distinct
+from fedtune.tuning.space_types import distinct, values
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
@@ -263,7 +263,16 @@ def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = space_facts.without_idle(spaces.as_recorded(space, then, workload), workload, then)
     searcher = options.searcher or searchers.default(space, options.scheduler)
+    if goal.constraints and options.budget_unit == "rounds":
+        space_facts.require_keepable(space, workload, goal)
     searchers.require_combination(searcher, options.scheduler, space, goal, workload.traits.structural)
+    searched = space.domains.get("compress")
+    codecs = [p["compress"] for p in space.points if "compress" in p] or (list(values(searched)) if searched else [])
+    if isinstance(workload, Experiment):
+        for codec in dict.fromkeys(codecs):
+            workload.check({"compress": codec})
+    if "update_noise" in space.names and isinstance(workload, Experiment) and workload.scenario.epsilon:
+        raise UserError("--epsilon sets update_noise, so it cannot be searched, but the space has it; leave one out")
     for name in space.names:
         if name in options.fields:
             say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")

@@ -109,7 +109,8 @@ def load(name: str, workload: Workload) -> Space:
 def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
     """The space with these hyperparameters too, or over these ranges: `lr=0.001..0.3 log`, `momentum`.
 
-    A name alone is searched over its declared range.  UserError for what is unknown, fixed or not declared.
+    A name alone is searched over its declared range; some exist only with certain values of others.  UserError for what
+    is unknown, fixed or not declared.
     """
     if asked and space.is_grid:
         raise UserError(f"--vary is for a space of ranges, but this space is a grid; got --vary {asked[0]!r}")
@@ -123,7 +124,10 @@ def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
         if name in workload.pinned:
             raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
         domains[name] = _range(declared[name], written if given else None, name in domains)
-    return space._replace(domains=domains)
+    needs = {n: {o: v for o, v in on.items() if o in domains} for n, on in workload.traits.needs.items()}
+    conditions = {n: space.conditions.get(n) or needs.get(n, {}) for n in domains}
+    ordered = {n: domains[n] for n in _ordered("--vary", conditions)}
+    return space._replace(domains=ordered, conditions={n: c for n, c in conditions.items() if c})
 
 
 def as_recorded(space: Space, texts: Mapping[str, str], workload: Workload) -> Space:
