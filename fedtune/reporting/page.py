@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import os
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,17 +19,27 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedtune.core.terminal import several
-from fedtune.reporting import sections, templates
+from fedtune.reporting import output, sections, templates
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, SearchSection
+from fedtune.runs.files import LEVELS, RunFiles, kind_of
 
 
 def write(runs: Sequence[Path], file: Path) -> None:
     """Write one page on these runs; UserError for one that cannot be read."""
-    text = html([sections.read(run, f"run{i}") for i, run in enumerate(runs, 1)])
+    for level in (run / name for run in runs for name in levels(run)):
+        write([level], output.place([level]))
+    links = [{n: os.path.relpath(run / n / "report.html", file.parent) for n in levels(run)} for run in runs]
+    parts = zip(runs, links, strict=True)
+    text = html([sections.read(run, f"run{i}", logs=logs) for i, (run, logs) in enumerate(parts, 1)])
     part = file.with_name(file.name + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)
+
+
+def levels(run: Path) -> list[str]:
+    """The names of a budget study's comparisons, each of which has a report of its own; none of another study."""
+    return list(RunFiles(run, LEVELS).record["levels"]) if kind_of(run) == LEVELS else []
 
 
 def html(parts: Sequence[SearchSection | Comparison]) -> str:
