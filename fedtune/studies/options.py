@@ -83,8 +83,8 @@ class ComparisonOptions(SearchOptions):
     )
     at: str = option(
         "",
-        "compare at each level of a budget; epsilon, comm_mb or sim_seconds: the whole comparison is made once at each, "
-        "with the same seeds, and one figure shows them; epsilon=inf: without privacy",
+        "compare at each level of a budget; of epsilon, comm_mb or sim_seconds: all is searched and compared at each, "
+        "on the same seeds, and one figure shows it; epsilon=inf: without privacy",
         "NAME=A,B,…",
         levels,
         group=HOW,

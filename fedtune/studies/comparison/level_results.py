@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +110,8 @@ class LevelResults:
         """The levels at which a verdict is another than at the level below, and who takes no part, in words."""
         lines = []
         for (name, other), rows in self.against.groupby(["algorithm", "other"], sort=False) if self.levels else ():
-            told = list(zip(rows["level"], rows[TOLD], strict=True))
-            steps = [
-                f"{a} at {self.at([x])}, {b} at {self.at([y])}" for (x, a), (y, b) in zip(told, told[1:]) if a != b
-            ]
+            told = itertools.pairwise(zip(rows["level"], rows[TOLD], strict=True))
+            steps = [f"{a} at {self.at([x])}, {b} at {self.at([y])}" for (x, a), (y, b) in told if a != b]
             lines += [f"{name} against {other} changes: {'; '.join(steps)}"] * bool(steps)
         return lines + [f"{a} takes no part at {self.at(levels)}: {why}" for (a, why), levels in self.refused.items()]
 

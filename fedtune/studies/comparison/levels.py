@@ -42,9 +42,9 @@ def plans(options: ComparisonOptions) -> list[ComparisonPlan]:
     for flag in [f for f in ("--budget", "--epsilon") if given[f] and (f == "--epsilon") == (name == "epsilon")]:
         raise UserError(f"--at {name} gives each level its budget, but got {flag} {given[flag]} too; leave it out")
     folder = comparison_plan.new_folder(options)
-    each = []
+    each = list[ComparisonPlan]()
     for value in values.split(","):
-        more = {"at": "", "name": f"{name}={value}", "storage_path": str(folder)}
+        more: dict[str, Any] = {"at": "", "name": f"{name}={value}", "storage_path": str(folder)}
         with terminal.silent() if each else nullcontext():  # all say the same
             each.append(comparison_plan.make(dataclasses.replace(options, **more, **_level(options, name, value))))
     return each
@@ -115,12 +115,12 @@ def _report(found: LevelResults, files: RunFiles) -> None:
     """Write and show the tables."""
     write_whole(files.levels_file, found.table.to_csv(index=False))
     write_whole(files.against_file, found.against.to_csv(index=False))
-    tables = [f"**{title}**\n\n{text.markdown(table)}" for title, table in found.titled]
+    tables = [f"**{title}**\n\n{text.markdown(table)}" for title, table, _ in found.titled]
     notes = [f"- {line}\n" for line in found.notes]
     heading = f"# {found.title}\n\n{text.in_markdown(found.outcome)}\n"
     write_whole(files.markdown_file, "\n".join([heading, *tables, *notes]))
     say(f"\n{found.outcome}")
-    for title, table in found.titled:
+    for title, table, _ in found.titled:
         say_table(title, table, table.values.tolist())
     for line in found.notes:
         say(line)
