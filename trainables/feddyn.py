@@ -83,7 +83,7 @@ class FedDyn(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """The mean model, and beyond it by the sum of all moves."""
-        mean, share = mean_over_clients(up["shared"], torch.ones_like(up["rows"])), len(up["ids"]) / task.clients
+        mean, share = mean_over_clients(up["shared"], torch.ones_like(up["rows"])), task.taking_part / task.clients
         moves = {n: h + share * (mean[n] - server["shared"][n]) for n, h in server["moves"].items()}
         return {"shared": mean | {n: mean[n] + h for n, h in moves.items()}, "averaged": mean, "moves": moves}
 

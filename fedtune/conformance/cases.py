@@ -114,6 +114,7 @@ def cases(base: Scenario | None = None) -> Cases:
     start = TINY
     if base:  # its data shape, model and local work, with few clients who all take part
         few = {"clients": 5, "participation": 1.0, "evaluation": "personal", "eval_clients": 0, "all_classes": 0}
+        few |= {"sampling": "fixed"}
         start = replace(base, rounds=TINY.rounds, **few)  # type: ignore[arg-type]
     data = _partitioned if ours else _rows([5, 13, 9, 2, 7])
     unequal = _rows([5, 13, 9, 2]) if ours else data

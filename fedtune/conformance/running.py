@@ -14,7 +14,7 @@ from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
 from fedtune.conformance.watching import move_streams
 from fedtune.core.trees import Executor, take
-from fedtune.engine import engine, executor_choice
+from fedtune.engine import cohort, executor_choice
 from fedtune.engine.executor_choice import KEEP
 from fedtune.experiment.algorithm import Model
 from fedtune.user_code import sources
@@ -177,7 +177,7 @@ def _disturbed(run: WatchedRun) -> set[str]:
     """Tensors of clients that changed in a round in which these clients took no part."""
     names: set[str] = set()
     for t in range(1, len(run.states)):
-        participants = set(engine.participants(run.sim.setup, t).tolist())
+        participants = set(cohort.participants(run.sim.setup, t).tolist())
         moved = {n for n in differences(run.states[t - 1], run.states[t]) if n.startswith("client ")}
         names |= {n for n in moved if int(n.split("/")[0].split()[1]) not in participants}
     return names

@@ -14,19 +14,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedtune.core import metrics, randomness
+from fedtune.core import metrics
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
+from fedtune.engine.clipping import Clipping
+from fedtune.engine.cohort import participants
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
+from fedtune.engine.wire import Context, Stage, through
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import DOWN, Phase, part_of
+from fedtune.experiment.privacy import Privacy
 
 Address = tuple[str | int, ...]
 RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
@@ -108,10 +112,10 @@ def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Addres
             return train(g.net, g.tensors, down, *args, rows_by_class(f, g.ids))
 
 
-def participants(s: RunSetup, t: int) -> Tensor:
-    """The clients of round t, ascending; drawn without replacement from the round's own stream."""
-    order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))
-    return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
+def stages(s: RunSetup) -> tuple[Stage, ...]:
+    """What uploads pass, in this order: a codec, clipping with its noise; () if both are off."""
+    private = Privacy.of(s.scenario)
+    return (Clipping(private),) if private else ()
 
 
 class RunningRound:
@@ -135,9 +139,10 @@ class RunningRound:
         self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
         self.up_size, self.down_size = NOTHING, NOTHING
         self.losses: list[Tensor] = []  # one tensor per group of the current phase
-        self.train_loss: float | None = None  # the mean loss of the first phase
+        self.train_loss: float | None = None  # the mean loss of the first phase; None: nobody trained
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
+        self.row: dict[str, float | None] = {}  # columns of what happens on the wire
         self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager
@@ -170,7 +175,7 @@ class RunningRound:
 
     def end_phase(self) -> None:
         """Note the phase's loss, after all groups have trained."""
-        if not self.lost:
+        if self.losses and not self.lost:  # nobody may have taken part
             self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
         self.losses, self.phase = [], self.phase + 1
 
@@ -186,9 +191,9 @@ class RunningRound:
 
     def take_in(self) -> None:
         """The server aggregates the uploads, in the order of client numbers."""
-        if self.lost:
+        if self.lost or not (self.active_groups or self.s.scenario.privacy == "client"):  # which adds noise even then
             return
-        ups = []
+        chain, ups = stages(self.s), []
         for i in self.active_groups:
             g, up = self.groups[i], self.ups.get(i, {})
             if self.s.algorithm.shared:
@@ -196,12 +201,42 @@ class RunningRound:
                 up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
             ups.append(up)
         self.ups = {}
-        self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
-        ids = torch.cat([self.groups[i].ids for i in self.active_groups])
+        ids = torch.cat([g.ids for g in self.groups])
         with self.until_lost():
-            uploads = take(join(ups) | {"ids": ids}, ids.argsort())
+            if chain and self.s.algorithm.shared:
+                uploads = self._over_wire(chain, ups, ids)
+            else:
+                self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
+                uploads = take(join(ups) | {"ids": ids}, ids.argsort())
             entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
             self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
+
+    def _over_wire(self, chain: tuple[Stage, ...], ups: list[dict[str, Tree]], ids: Tensor) -> dict[str, Tree]:
+        """The uploads after all stages.  ids: the clients, group by group.
+
+        With privacy the server gets models and nothing else; if nobody took part, its own one with the round's noise.
+        Diverged before any stage if a model is not finite: it would spoil the others.
+        """
+        private, order = self.s.scenario.privacy == "client", ids.argsort()
+        if ups:
+            uploads, down = take(join(ups), order), join([self.down[i]["shared"] for i in self.active_groups])
+            down = take(down, order)
+            require_finite(self.t, self.s.federation, ids[order], torch.zeros(1), uploads["shared"], {})
+        else:
+            down = to_all(self.server["shared"], 1)
+            uploads, chain = {"shared": down}, chain[-1:]
+        if private:
+            uploads = {"shared": uploads["shared"]}
+        wire = take(join([g.wire for g in self.groups]), order)
+        ctx = Context(self.s, self.t, ids[order], self.extra, wire, self.row)
+        uploads, sent = through(chain, uploads, down, ctx)
+        if private:
+            uploads["rows"] = torch.ones(max(1, len(ids)), dtype=ids.dtype, device=ids.device)
+        self.up_size, ends = self.up_size.plus(sent) if ups else self.up_size, [0]
+        for i, g in enumerate(self.groups):
+            ends.append(ends[-1] + len(g.ids))
+            self.groups[i] = g._replace(wire=take(wire, order.argsort()[slice(*ends[-2:])]))
+        return uploads | {"ids": ids[order]}
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
         """The new state and the round's metrics, or how it diverged."""
@@ -211,7 +246,7 @@ class RunningRound:
         if self.lost:
             return self.lost
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
-        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total)
+        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total) | self.row
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
         return State(self.server, self._merged(state.groups), self.t, total, self.extra), row
 
@@ -229,10 +264,15 @@ class RunningRound:
             old._replace(
                 tensors=_back(old.tensors, index, g.tensors),
                 kept=_back(old.kept, index, kept),
-                wire=_back(old.wire, index, g.wire),
+                wire=_back(old.wire or _zeros(g.wire, len(old.ids)), index, g.wire),
             )
             for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)
         )
+
+
+def _zeros(tree: Tree, clients: int) -> Tree:
+    """The same tree for so many clients, all zeros."""
+    return tree_map(lambda t: t.new_zeros(clients, *t.shape[1:]), tree)
 
 
 def _back(old: Tree, at: Tensor, new: Tree) -> Tree:

@@ -18,7 +18,7 @@ from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
-from fedtune.experiment import hooks, plans, registry, scenarios
+from fedtune.experiment import hooks, plans, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.user_scenario import data_in_words, notes
@@ -180,7 +180,15 @@ class Experiment(Workload):
         presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
         if self.preset and self.preset not in presets:
             raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
-        return {n: v for n, v in presets.get(self.preset, {}).items() if n not in self.given}
+        values = self._with_privacy() | dict(presets.get(self.preset, {}))
+        return {n: v for n, v in values.items() if n not in self.given}
+
+    def _with_privacy(self) -> dict[str, Any]:
+        """The defaults that are others with privacy of clients: a client's rows are data, and updates need a bound."""
+        s = self.scenario
+        bounded = s.update_clip or s.clip_quantile or self.pinned.get("clip_quantile")
+        values = {"averaging": "clients"} | ({} if bounded else {"update_clip": 1.0})
+        return values if s.privacy == "client" else {}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
@@ -228,6 +236,7 @@ class Experiment(Workload):
                 f"there, but the architectures of {scenario.model} differ; give --model one architecture, or use "
                 f"{', '.join(fitting(scenario))}"
             )
+        refusals.require(self.algorithm, alg, scenario, forms)
         if self.initial_weights:
             self.describe_start(config)
         for metric in self.own_metrics:

@@ -193,7 +193,10 @@ class Scenario:
 
     # what accuracy costs: privacy, bytes, device seconds; with these defaults each part is off and changes no bit
     privacy: str = option("none", "none, or client: clip updates, add noise, count ε per client")
-    sampling: str = option("auto", "how participants are drawn: fixed, poisson; auto: poisson with privacy")
+    sampling: str = option(
+        "auto",
+        "how participants are drawn: fixed: always as many, poisson: each client by itself; auto: poisson with privacy",
+    )
     epsilon: float = option(0.0, "target ε at the last round, which sets update_noise; 0: none", (0.0, 1e6))
     privacy_delta: float = option(0.0, "δ of (ε, δ); 0: clients^-1.1", (0.0, 0.5))
     population: int = option(0, "compute ε as if there were so many clients, 0: clients", (0, 1_000_000_000))
@@ -341,6 +344,16 @@ class Scenario:
     def participants(self) -> int:
         """m, the number of clients in a round: at least one."""
         return max(1, int(self.participation * self.clients + 0.5))
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether each client takes part by its own chance: `auto` does with privacy, whose accounting counts on it."""
+        return self.sampling == "poisson" or (self.sampling == "auto" and self.privacy != "none")
+
+    @property
+    def drawn_share(self) -> float:
+        """q = m/K, the probability that a client is drawn for a round."""
+        return self.participants / self.clients
 
     @property
     def frozen(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ class Task(NamedTuple):
     shape: tuple[int, ...] = (1, 8, 8)
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
-    taking_part: int = 0  # m, the clients of a round; 0: unknown
+    taking_part: int = 0  # m, the clients of a round, where chance decides their expected number; 0: unknown
     t: int = 0  # the current round, from 1 on; 0: none yet
     # shapes of the model's tensors by full name; {} in `build`; in `keep` those of the client's own model
     shapes: Mapping[str, torch.Size] = {}
