@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedtune.core.errors import UserError
+from fedtune.core.errors import Unfit, UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
 from fedtune.experiment.privacy import Privacy
 from fedtune.experiment.scenario import Scenario
@@ -31,19 +31,25 @@ def releases(cls: type[Algorithm]) -> str:
 
 
 def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> None:
-    """UserError with the first reason for which a part that is on does not take this algorithm or setting."""
+    """UserError with the first reason for which a part that is on does not take this setting; Unfit: this algorithm."""
     Privacy.of(scenario)
-    for why in _of_privacy(name, alg, scenario, forms) if scenario.privacy == "client" else ():
-        raise UserError(f"privacy=client {why}")
+    if scenario.privacy == "client":
+        for why in _unfit_for_privacy(name, alg):
+            raise Unfit(f"privacy=client {why}")
+        for why in _of_privacy(alg, scenario, forms):
+            raise UserError(f"privacy=client {why}")
 
 
-def _of_privacy(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> Iterator[str]:
-    """Reasons for which noise on the mean of clipped updates would not make everything private that is released."""
+def _unfit_for_privacy(name: str, alg: Algorithm) -> Iterator[str]:
     if what := _UNBOUNDED.get(releases(type(alg))):
         rule = "needs a server that uses clients' models through one plain mean and nothing else"
         yield f"{rule}, but {name}'s server {what}; use one of fedavg, fedprox, fedadam, moon, fedrep, …"
     if type(alg).observe is not Algorithm.observe:
         yield f"takes no algorithm whose server sees scores, which are data, but {name} has `observe`"
+
+
+def _of_privacy(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> Iterator[str]:
+    """Reasons for which noise on the mean of clipped updates would not make everything private that is released."""
     if scenario.averaging == "rows" and alg.shared:
         yield "averages over clients, as a client's rows are data, but got averaging=rows; leave it out"
     sent = scenario.sent(alg.shared)

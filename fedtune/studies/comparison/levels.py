@@ -66,9 +66,8 @@ def _level(options: ComparisonOptions, name: str, value: str) -> dict[str, Any]:
 def dry_run(options: ComparisonOptions) -> int:
     """Say what the comparisons would do, and about how long one would take; the exit status.  Nothing is started."""
     first, *others = plans(options)
-    comparison.dry_run(first)
-    say(f"and the same {several(len(others), 'time')} more: {', '.join(c.folder.name for c in (first, *others))}")
-    return 0
+    say(f"at each of {several(len(others) + 1, 'level')}, {', '.join(c.folder.name for c in (first, *others))}:")
+    return comparison.dry_run(first)
 
 
 def run(options: ComparisonOptions) -> int:
