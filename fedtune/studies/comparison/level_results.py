@@ -51,7 +51,7 @@ class LevelResults:
                 refused.setdefault(who, []).append(level)
             if told["state"] == "finished":
                 over[level] = of = Results.read(folder / name)
-                whom += of.against.get("other", [])[:1]
+                whom.extend(of.against.get("other", [])[:1])
         objective, margin = Goal.from_record(record).first, float(record.get("margin", 0.0))
         runs = {level: of.compared for level, of in over.items()}
         against = tables.against_at(runs, [*dict.fromkeys(whom)], objective, margin) if runs else pd.DataFrame()
@@ -94,9 +94,11 @@ class LevelResults:
         if not judged(of_local):
             return f"Who beats {LOCAL} at which level is not known, {ONE_SEARCH}."
         first, lost = self._told(of_local, "above"), self._told(of_local, "below")
-        said = [f"{first.replace(' at ', f' beat {LOCAL} at ', 1)}; no other method is shown to"] if first else []
-        said = said or [f"No federated method is shown to beat {LOCAL} at {self.at(self.levels)}"]
-        return "; ".join([*said, *[f"{LOCAL} beats {lost}"] * bool(lost)]) + "."
+        every, above = (set(of["algorithm"]) for of in (of_local, of_local[of_local[TOLD] == "above"]))
+        said = first.replace(" at ", f" beat{'s' * (len(above) == 1)} {LOCAL} at ", 1)
+        said += "; no other method is shown to" * bool(above < every)
+        said = said if above else f"No federated method is shown to beat {LOCAL} at {self.at(self.levels)}"
+        return said + f"; {LOCAL} beats {lost}" * bool(lost) + "."
 
     def _told(self, of_local: pd.DataFrame, told: str) -> str:
         """`fedavg and fedprox at ε = 4 and 8, moon at ε = 8`: whose verdict against local is this, and where."""
@@ -110,9 +112,9 @@ class LevelResults:
         """The levels at which a verdict is another than at the level below, and who takes no part, in words."""
         lines = []
         for (name, other), rows in self.against.groupby(["algorithm", "other"], sort=False) if self.levels else ():
-            told = itertools.pairwise(zip(rows["level"], rows[TOLD], strict=True))
-            steps = [f"{a} at {self.at([x])}, {b} at {self.at([y])}" for (x, a), (y, b) in told if a != b]
-            lines += [f"{name} against {other} changes: {'; '.join(steps)}"] * bool(steps)
+            runs = itertools.groupby(zip(rows[TOLD], rows["level"], strict=True), key=lambda of: of[0])
+            steps = [f"{told} from {self.at([next(of)[1]])} on" for told, of in runs]
+            lines += [f"{name} against {other} changes: {', '.join(steps)}"] * (len(steps) > 1)
         return lines + [f"{a} takes no part at {self.at(levels)}: {why}" for (a, why), levels in self.refused.items()]
 
     @property
