@@ -267,6 +267,7 @@ def by_level(table: pd.DataFrame, budget: str = "epsilon") -> go.Figure:
         aside = math.exp(spread * 0.008 * (i - (len(order) - 1) / 2))  # or intervals would hide one another
         above, below = statistics.arms(rows["tuned"], rows["half"], limits(metric))
         beats = rows.get(f"against {LOCAL}", pd.Series("", rows.index)) == "above"
+        marks = ["circle" if b else "circle-open" for b in beats]
         texts = [statistics.figure(metric, *of) for of in zip(rows["tuned"], rows["half"], strict=True)]
         figure.add_scatter(
             x=[places[float(level)] * aside for level in rows["level"]],
@@ -274,7 +275,7 @@ def by_level(table: pd.DataFrame, budget: str = "epsilon") -> go.Figure:
             name=local if a == LOCAL else a,
             mode="lines" if a == LOCAL else "lines+markers",
             line={"color": palette[a], "width": 2, "dash": "dash" if a == LOCAL else DASHES[i // len(COLOURS) % 3]},
-            marker={"size": 10, "symbol": ["circle" if b else "circle-open" for b in beats], "line": {"width": 2}},
+            marker={"size": 10, "symbol": marks, "line": {"width": 2, "color": palette[a]}},
             error_y={"array": scale * above, "arrayminus": scale * below, "thickness": 1.5, "width": 4},
             text=[f"{a} at {level}: {text}" for level, text in zip(rows["level"], texts, strict=True)],
             hovertemplate="%{text}<extra></extra>",

@@ -22,24 +22,22 @@ from fedtune.core.terminal import several
 from fedtune.reporting import output, sections, templates
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, SearchSection
-from fedtune.runs.files import LEVELS, RunFiles, kind_of
+from fedtune.runs.files import levels_of
 
 
 def write(runs: Sequence[Path], file: Path) -> None:
     """Write one page on these runs; UserError for one that cannot be read."""
-    for level in (run / name for run in runs for name in levels(run)):
+    for level in (of.path for run in runs for of in levels_of(run)):
         write([level], output.place([level]))
-    links = [{n: os.path.relpath(run / n / "report.html", file.parent) for n in levels(run)} for run in runs]
-    parts = zip(runs, links, strict=True)
-    text = html([sections.read(run, f"run{i}", logs=logs) for i, (run, logs) in enumerate(parts, 1)])
+    text = html([sections.read(run, f"run{i}", logs=_links(run, file.parent)) for i, run in enumerate(runs, 1)])
     part = file.with_name(file.name + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)
 
 
-def levels(run: Path) -> list[str]:
-    """The names of a budget study's comparisons, each of which has a report of its own; none of another study."""
-    return list(RunFiles(run, LEVELS).record["levels"]) if kind_of(run) == LEVELS else []
+def _links(run: Path, start: Path) -> dict[str, str]:
+    """Where the reports of a budget study's comparisons are, by level."""
+    return {of.name: os.path.relpath(of.path / "report.html", start) for of in levels_of(run)}
 
 
 def html(parts: Sequence[SearchSection | Comparison]) -> str:

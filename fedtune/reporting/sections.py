@@ -23,17 +23,7 @@ from fedtune.reporting.provenance import Provenance
 from fedtune.reporting.templates import TextTable, code, link
 from fedtune.runs import reading
 from fedtune.runs.choice import OWN
-from fedtune.runs.files import (
-    BROKEN_OFF,
-    COMPARISON,
-    LEVELS,
-    OVER,
-    RunFiles,
-    kind_of,
-    search_name,
-    search_of,
-    searches_of,
-)
+from fedtune.runs.files import BROKEN_OFF, COMPARISON, OVER, RunFiles, levels_of, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.level_results import LevelResults
@@ -89,7 +79,7 @@ def read(
     with_searches: whether a comparison's part has those of its searches.
     logs: where a search's trials have pages of their own, or a budget study's levels.
     """
-    if kind_of(run) == LEVELS:
+    if levels_of(run):
         return _levels(run, anchor, logs or {})
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
@@ -255,22 +245,18 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
 
 def _levels(run: Path, anchor: str, links: Mapping[str, str]) -> Comparison:
     """A budget study's part: what its comparisons say together, and where each of them has a page."""
-    found, files = LevelResults.read(run), RunFiles(run, LEVELS)
-    record = dict(found.record)
-    state = files.state_in(record)
-    each, columns = (
-        {level: RunFiles(run / level, COMPARISON) for level in record["levels"]},
-        ("level", "state", "outcome"),
-    )
-    rows = [[link(n, links.get(n)), f.state_in(f.record), f.record.get("outcome", "")] for n, f in each.items()]
-    shown = [TextTable(t[:1].upper() + t[1:], [*of], of.values.tolist(), [*of][:1]) for t, of, _ in found.titled]
+    found, each = LevelResults.read(run), levels_of(run)
+    record, columns = dict(found.record), ("level", "state", "outcome")
+    state = RunFiles(run).state_in(record)
+    rows = [[link(f.name, links.get(f.name)), f.state_in(f.record), f.record.get("outcome", "")] for f in each]
+    shown = [TextTable(t[:1].upper() + t[1:], [*of], of.values.tolist(), [*of]) for t, of, _ in found.titled]
     return Comparison(
         anchor=anchor,
         name=run.absolute().name,
         title=found.title,
         state=state,
         lead=found.outcome or "No level is done yet.",
-        done=f"{len(found.levels)} of {several(len(record['levels']), 'level')} are done" * (state not in OVER),
+        done=f"{len(found.levels)} of {several(len(each), 'level')} are done." * (state not in OVER),
         command="" if state in BROKEN_OFF else provenance.command_again(record),
         warnings=[*findings.of_state(run, state, record), *found.notes],
         tables=[*shown, TextTable("Each level by itself, with its own correction", columns, rows, columns)],

@@ -179,6 +179,12 @@ def kind_of(folder: Path) -> str | None:
     return next((name for name in reversed(RECORDS) if os.path.exists(folder / name)), None)
 
 
+def levels_of(folder: Path) -> list[RunFiles]:
+    """The comparisons of a budget study, in the order of their levels; none of another study."""
+    names = RunFiles(folder, LEVELS).record_with("levels")["levels"] if kind_of(folder) == LEVELS else []
+    return [RunFiles(folder / name, COMPARISON) for name in names]
+
+
 def lineage(run: RunFiles) -> Iterator[RunFiles]:
     """A search, and those that it extends, which lie beside it."""
     seen: set[str] = set()

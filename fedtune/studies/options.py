@@ -89,12 +89,7 @@ class ComparisonOptions(SearchOptions):
         levels,
         group=HOW,
     )
-    strict: bool = option(
-        False,
-        "end if an algorithm cannot take part; by default it is left out, with the reason",
-        group=HOW,
-        rare=True,
-    )
+    strict: bool = option(False, "end if an algorithm cannot take part; else it is left out", group=HOW, rare=True)
     margin: float = option(
         0.005,
         "difference that matters (default 0.005); in the metric's unit: half a point",

@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import few, near
 from fedtune.runs import overview, reading
-from fedtune.runs.files import COMPARISON, LEVELS, REPRODUCTION, RunFiles, kind_of, require_kind
+from fedtune.runs.files import COMPARISON, LEVELS, REPRODUCTION, RunFiles, kind_of, levels_of, require_kind
 from fedtune.runs.overview import GONE, Reader, SearchStatus
 
 
@@ -56,10 +56,8 @@ class StudyFolders:
         if not between:
             raise KeyError(name)
         run = self.folder(outer)
-        if kind_of(run) == LEVELS:
-            return {level: run / level for level in RunFiles(run, LEVELS).record_with("levels")["levels"]}[inner]
         if kind_of(run) != COMPARISON:
-            raise KeyError(name)
+            return {level.name: level.path for level in levels_of(run)}[inner]
         record = RunFiles(run, COMPARISON).record_with("algorithms")
         return {folder.name: folder for folder in overview.inner_searches(run, record)}[inner]
 

@@ -17,7 +17,7 @@ from fedtune.reporting.templates import TextTable, link, part
 from fedtune.reporting.watch import history, trial_log
 from fedtune.reporting.watch.history import StudyFolders
 from fedtune.runs import reading
-from fedtune.runs.files import LEVELS, REPRODUCTION, RunFiles, kind_of
+from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of, levels_of
 from fedtune.runs.overview import BudgetStudyStatus, ComparisonStatus, Reader, SearchStatus, Status
 from fedtune.runs.trial_states import ALIVE
 
@@ -159,10 +159,8 @@ def run_address(name: str) -> str:
 
 def log_links(name: str, run: Path) -> dict[str, str]:
     """The addresses of its trials' pages, by trial; of a budget study those of its levels."""
-    if kind_of(run) == LEVELS:
-        return {
-            level: run_address(f"{name}/{level}") for level in RunFiles(run, LEVELS).record_with("levels")["levels"]
-        }
+    if levels := levels_of(run):
+        return {level.name: run_address(f"{name}/{level.name}") for level in levels}
     return {t: f"/trial/{quote(name)}?{urlencode({'trial': t})}" for t in trial_log.folders(run)}
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from fedtune.core.metrics import is_share, label
 from fedtune.core.objectives import Goal
 from fedtune.core.statistics import figure, gained
 from fedtune.core.terminal import few, several
-from fedtune.runs.files import COMPARISON, LEVELS, RunFiles
+from fedtune.runs.files import LEVELS, RunFiles, levels_of
 from fedtune.studies.comparison import tables
 from fedtune.studies.comparison.results import Results, Titled, scenario_words
 from fedtune.studies.comparison.tables import LARGER
@@ -45,12 +46,12 @@ class LevelResults:
         """Those in a folder; UserError if it is damaged."""
         record, refused = RunFiles(folder, LEVELS).record_with("levels", "algorithms"), dict[Any, list[str]]()
         over, whom = dict[str, Results](), [LOCAL]
-        for name in record["levels"]:
-            told, level = RunFiles(folder / name, COMPARISON).record, name.partition("=")[2]
+        for of_level in levels_of(folder):
+            told, level = of_level.record, of_level.name.partition("=")[2]
             for who in (told.get("left_out") or {}).items():
                 refused.setdefault(who, []).append(level)
             if told["state"] == "finished":
-                over[level] = of = Results.read(folder / name)
+                over[level] = of = Results.read(of_level.path)
                 whom.extend(of.against.get("other", [])[:1])
         objective, margin = Goal.from_record(record).first, float(record.get("margin", 0.0))
         runs = {level: of.compared for level, of in over.items()}
@@ -124,12 +125,16 @@ class LevelResults:
             return []
         t, d, searches = self.table, self.against, int(self.record.get("searches", 1))
         means = [figure(m, *v) for m, *v in zip(t["metric"], t["tuned"], t["half"], strict=True)]
-        mean = f"{t['metric'].iloc[0]} at each level, tuned, mean ± 95 % interval over {several(searches, 'search')}"
+        metric = t["metric"].iloc[0]
+        mean = f"{label(metric)} at each level, tuned, mean ± 95 % interval over {several(searches, 'search')}"
         titled = [Titled(mean, self._wide("algorithm", t["algorithm"], t["level"], means))]
         if judged(d):
-            cells = [f"{gained(r.metric, r.difference, r.half)}, {r.told}" for r in d.itertuples()]
+            differences = [gained(r.metric, r.difference, r.half).removesuffix(" points") for r in d.itertuples()]
+            cells = [f"{difference}, {told}" for difference, told in zip(differences, d[TOLD], strict=True)]
             pairs = self._wide("pair", d["algorithm"] + " − " + d["other"], d["level"], cells)
-            titled.append(Titled("pairs at each level, with verdicts corrected (Holm) for all pairs and levels", pairs))
+            titled.append(
+                Titled(f"pairs at each level{unit}, verdicts corrected (Holm) for all pairs and levels", pairs)
+            )
         return titled
 
     def _wide(self, what: str, names: pd.Series, levels: pd.Series, cells: Sequence[str]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, near, say, say_table, several
 from fedtune.experiment.scenario import OF_PRIVACY
 from fedtune.runs import provenance
-from fedtune.runs.files import COMPARISON, LEVELS, OVER, WAITING, RunFiles, write_whole
+from fedtune.runs.files import LEVELS, OVER, WAITING, RunFiles, levels_of, write_whole
 from fedtune.studies.comparison import comparison, text
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison.level_results import LevelResults
@@ -23,24 +23,16 @@ from fedtune.tuning import space as spaces
 
 UNITS = {"comm_mb": "mb", "sim_seconds": "sim_seconds"}  # of the trials' budget that a level is
 FIELDS = ("privacy", "epsilon", "population", "cohort", "sampling", "privacy_delta")  # none of them without privacy
-SHARED = (
-    "scenario_name",
-    "scenario",
-    "objectives",
-    "constraints",
-    "searches",
-    "seeds",
-    "trials",
-    "margin",
-)  # by all levels
+SHARED = "scenario_name scenario objectives constraints searches seeds trials margin".split()  # by all levels
 
 
 def plans(options: ComparisonOptions) -> list[ComparisonPlan]:
     """The comparison at each level, the lowest first; UserError for whatever is wrong with one."""
     name, _, values = options.at.partition("=")
-    given = {"--budget": options.budget, "--epsilon": options.fields.get("epsilon")}
-    for flag in [f for f in ("--budget", "--epsilon") if given[f] and (f == "--epsilon") == (name == "epsilon")]:
-        raise UserError(f"--at {name} gives each level its budget, but got {flag} {given[flag]} too; leave it out")
+    flag, given = "--budget and its unit", options.budget or options.budget_unit != "rounds"
+    flag, given = ("--epsilon", "epsilon" in options.fields) if name == "epsilon" else (flag, given)
+    if given:
+        raise UserError(f"--at {name} sets {flag} at each level, but it was given too; leave it out")
     folder = comparison_plan.new_folder(options)
     each = list[ComparisonPlan]()
     for value in values.split(","):
@@ -97,11 +89,12 @@ def resume(folder: Path, changes: Mapping[str, Any]) -> int:
         again = {} if record["state"] == WAITING else provenance.record_for_resume(record)
         files.add(**{n: v for n, v in (record | again).items() if n not in ("format", "state", "reason")})
         with comparison.recorded(files) as finish:
-            for i, level in enumerate(record["levels"], 1):
-                if RunFiles(folder / level, COMPARISON).record["state"] in OVER:
+            levels = levels_of(folder)
+            for i, level in enumerate(levels, 1):
+                if level.record["state"] in OVER:
                     continue
-                say(f"\n{i} of {several(len(record['levels']), 'level')}: {level}")
-                if status := comparison.resume(folder / level, changes):
+                say(f"\n{i} of {several(len(levels), 'level')}: {level.name}")
+                if status := comparison.resume(level.path, changes):
                     finish("interrupted")
                     return status
             found = LevelResults.read(folder)
