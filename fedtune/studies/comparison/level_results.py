@@ -132,9 +132,8 @@ class LevelResults:
             differences = [gained(r.metric, r.difference, r.half).removesuffix(" points") for r in d.itertuples()]
             cells = [f"{difference}, {told}" for difference, told in zip(differences, d[TOLD], strict=True)]
             pairs = self._wide("pair", d["algorithm"] + " − " + d["other"], d["level"], cells)
-            titled.append(
-                Titled(f"pairs at each level{unit}, verdicts corrected (Holm) for all pairs and levels", pairs)
-            )
+            unit = " in points" * is_share(metric)
+            titled.append(Titled(f"pairs{unit}, with verdicts corrected (Holm) for all pairs and levels", pairs))
         return titled
 
     def _wide(self, what: str, names: pd.Series, levels: pd.Series, cells: Sequence[str]) -> pd.DataFrame:
