@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,13 +110,16 @@ class LevelResults:
 
     @property
     def notes(self) -> list[str]:
-        """The levels at which a verdict is another than at the level below, and who takes no part, in words."""
-        lines = []
-        for (name, other), rows in self.against.groupby(["algorithm", "other"], sort=False) if self.levels else ():
+        """Who takes no part at which levels, and why."""
+        return [f"{name} takes no part at {self.at(levels)}: {why}" for (name, why), levels in self.refused.items()]
+
+    def _changes(self) -> Iterator[tuple[str, str]]:
+        """Pairs whose verdict is not the same at every level, and from which level on it is which."""
+        for (name, other), rows in self.against.groupby(["algorithm", "other"], sort=False):
             runs = itertools.groupby(zip(rows[TOLD], rows["level"], strict=True), key=lambda of: of[0])
             steps = [f"{told} from {self.at([next(of)[1]])} on" for told, of in runs]
-            lines += [f"{name} against {other} changes: {', '.join(steps)}"] * (len(steps) > 1)
-        return lines + [f"{a} takes no part at {self.at(levels)}: {why}" for (a, why), levels in self.refused.items()]
+            if len(steps) > 1:
+                yield f"{name} − {other}", ", ".join(steps)
 
     @property
     def titled(self) -> list[Titled]:
@@ -134,6 +137,8 @@ class LevelResults:
             pairs = self._wide("pair", d["algorithm"] + " − " + d["other"], d["level"], cells)
             unit = " in points" * is_share(metric)
             titled.append(Titled(f"pairs{unit}, with verdicts corrected (Holm) for all pairs and levels", pairs))
+            changes = pd.DataFrame(self._changes(), columns=["pair", "verdict"])
+            titled += [Titled("verdicts that change with the level", changes)] * bool(len(changes))
         return titled
 
     def _wide(self, what: str, names: pd.Series, levels: pd.Series, cells: Sequence[str]) -> pd.DataFrame:

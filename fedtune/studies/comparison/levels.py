@@ -113,7 +113,7 @@ def _report(found: LevelResults, files: RunFiles) -> None:
     write_whole(files.markdown_file, "\n".join([heading, *tables, *notes]))
     say(f"\n{found.outcome}")
     for title, table, _ in found.titled:
-        say_table(title, table, table.values.tolist())
+        say_table(title, table, table.values.tolist(), left=[*table])
     for line in found.notes:
         say(line)
     say(f"folder: {near(files.path)}")
