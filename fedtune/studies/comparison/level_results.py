@@ -96,8 +96,7 @@ class LevelResults:
             return f"Who beats {LOCAL} at which level is not known, {ONE_SEARCH}."
         first, lost = self._told(of_local, "above"), self._told(of_local, "below")
         every, above = (set(of["algorithm"]) for of in (of_local, of_local[of_local[TOLD] == "above"]))
-        said = first.replace(" at ", f" beat{'s' * (len(above) == 1)} {LOCAL} at ", 1)
-        said += "; no other method is shown to" * bool(above < every)
+        said = f"Shown to beat {LOCAL}: {first}" + "; no other is" * bool(above < every)
         said = said if above else f"No federated method is shown to beat {LOCAL} at {self.at(self.levels)}"
         return said + f"; {LOCAL} beats {lost}" * bool(lost) + "."
 
