@@ -18,8 +18,7 @@ def parser() -> argparse.ArgumentParser:
         description="Tune several algorithms with the same budget, then compare them on fresh seeds.",
         examples=(
             "fedtune compare --algos gfpl,fedproto --trials 16",
-            "fedtune compare --algos mine.py,fedavg --scenario fmnist-dir0.1 --name mine",
-            "fedtune compare --algos fedavg,fedprox --at epsilon=1,2,4,8",
+            "fedtune compare --algos mine.py,fedprox --at epsilon=1,2,4,8 --name mine",
         ),
     )
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
