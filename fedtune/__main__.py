@@ -23,6 +23,7 @@ GROUPS = {  # what one wants -> its commands
     "look": {
         "list": "show algorithms, models, scenarios, data sets and metrics",
         "partition": "show which client holds what: table, picture, file",
+        "privacy": "show what rounds cost in ε, or the noise for a target",
         "status": "show the progress of a search, comparison or reproduction",
         "watch": "show runs in a browser, while they run and afterwards",
         "report": "write the findings to one HTML page",

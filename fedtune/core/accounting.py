@@ -77,8 +77,8 @@ class Ledger(Counter[tuple[float, float]]):
 def _loss(q: float, z: float) -> Any:
     """The distribution of one round's privacy loss.
 
-    Its grid is a five-hundredth of the loss's standard deviation, at least dp-accounting's own 1e-4; ε is an upper bound
-    whatever the grid is.
+    Its grid is a five-hundredth of the loss's standard deviation, or dp-accounting's own 1e-4 if that is more; ε is an
+    upper bound whatever the grid.
     """
     _library()
     from dp_accounting.pld import privacy_loss_distribution

@@ -27,6 +27,7 @@ class Metric(NamedTuple):
     goal: str = ""  # "max" or "min" if a search can optimise it
     worst: float | None = None  # the worst possible value, for diverged trials; None if there is none
     grows: bool = False  # it accumulates from the start of a trial
+    at_end: str = "linear"  # how one that grows ends: in proportion to the rounds, or "known" before training
     summed: bool = False  # added up over the seeds of a trial; other metrics are averaged
     search_only: bool = False  # only trials of a search have it, if an option asks for it
 
@@ -101,6 +102,15 @@ METRICS: dict[str, Metric] = {
         "share of the round's updates that were longer than the bound; not private: for the researcher only"
     ),
     "update_norm": Metric("median norm of the round's updates; not private: for the researcher only"),
+    "epsilon": Metric(
+        "with privacy: ε of the rounds so far, at the run's δ; 0 of an algorithm that sends nothing",
+        "ε",
+        last=True,
+        evaluated=True,
+        goal="min",
+        grows=True,
+        at_end="known",
+    ),
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),

@@ -94,8 +94,11 @@ class Constraint(NamedTuple):
         return over / (abs(self.bound) or 1.0)
 
     def at_end(self, value: float, progress: float) -> float:
-        """A value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1."""
-        grows = self.name in METRICS and METRICS[self.name].grows
+        """A value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1.
+
+        A value that is known before training stays as it is.
+        """
+        grows = self.name in METRICS and METRICS[self.name].grows and METRICS[self.name].at_end == "linear"
         return value / progress if grows and 0 < progress < 1 else value
 
 
@@ -166,6 +169,8 @@ def _constraint(text: str, selectable: Collection[str]) -> Constraint:
 def _require_known(name: str, kind: str, names: Collection[str]) -> None:
     if name in names:
         return
+    if name == "epsilon":
+        raise UserError(f"a {kind} must be measured, but got epsilon without privacy; give --privacy client")
     if name.startswith(TEST):
         of_validation = f"val_{name.removeprefix(TEST)}"
         advice = of_validation if of_validation in names else f"one of {', '.join(names)}"
@@ -225,6 +230,11 @@ class Goal(NamedTuple):
     def excesses(self, result: Mapping[str, Any], progress: float) -> list[float]:
         """The excess over each constraint that a trial is heading for at its end; at most 0 if it keeps it."""
         return [c.excess(c.at_end(float(result[c.attribute]), progress)) for c in self.constraints]
+
+    def unkept(self, known: Mapping[str, float]) -> list[float]:
+        """The excesses if values that are known before training break a constraint, 0 where none is known; else []."""
+        excesses = [c.excess(known[c.name]) if c.name in known else 0.0 for c in self.constraints]
+        return excesses if any(e > 0 for e in excesses) else []
 
     def judged(self, result: Mapping[str, Any], excesses: Sequence[float]) -> float:
         """What schedulers compare: the first objective, or worse than all others if a constraint is broken."""

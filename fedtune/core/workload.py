@@ -262,6 +262,10 @@ class Workload(ABC):
         """Hyperparameters without an effect under a configuration, with reasons."""
         return {}
 
+    def known(self, config: Config) -> dict[str, float]:
+        """Metrics at the end of a whole run that the configuration alone decides."""
+        return {}
+
     def first_rounds(self, config: Config, names: Iterable[str]) -> dict[str, int]:
         """The first round whose evaluation can depend on each of these hyperparameters."""
         return dict.fromkeys(names, 1)

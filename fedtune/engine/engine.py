@@ -191,7 +191,8 @@ class RunningRound:
 
     def take_in(self) -> None:
         """The server aggregates the uploads, in the order of client numbers."""
-        if self.lost or not (self.active_groups or self.s.scenario.privacy == "client"):  # which adds noise even then
+        noisy = self.s.scenario.privacy == "client" and self.s.algorithm.shared  # even if nobody took part
+        if self.lost or not (self.active_groups or noisy):
             return
         chain, ups = stages(self.s), []
         for i in self.active_groups:

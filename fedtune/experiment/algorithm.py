@@ -75,7 +75,8 @@ class Algorithm:
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
     # how the server uses what clients send: "nothing"; "mean": one weighted mean of `shared` and nothing else; "means":
     # several, or weights that depend on rows; "single": single clients' models; "classes": statistics of rows per
-    # class; "": a subclass of the user's, "mean" if it has `Algorithm`'s own upload, init and aggregate, else "single"
+    # class; "": a subclass of the user's.  That is what its base class is, `Algorithm` itself "mean", unless it has an
+    # init, broadcast, upload, round or aggregate of its own: then "single"
     releases: ClassVar[str] = ""
     schedule: ClassVar[tuple[str, ...]] = ()  # hyperparameters that decide in which round others first matter
     structural: ClassVar[tuple[str, ...]] = ()  # hyperparameters that change the shape of the weights

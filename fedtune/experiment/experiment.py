@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,9 +18,10 @@ from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
-from fedtune.experiment import hooks, plans, refusals, registry, scenarios
+from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.structure import NetStructure
 from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
@@ -69,7 +70,8 @@ class Experiment(Workload):
     @property
     def measures(self) -> Measures:
         """The metrics of the engine and the user's own."""
-        return Measures(OBJECTIVES | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
+        measured = {n: mode for n, mode in OBJECTIVES.items() if n != "epsilon" or self.scenario.privacy != "none"}
+        return Measures(measured | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
 
     @property
     def traits(self) -> Traits:
@@ -78,15 +80,17 @@ class Experiment(Workload):
         The derived space has the clients' optimisation and the algorithm's ranges, but what matters late only or
         changes the shape of the weights; choices, which are variants of a method, are left out.
         """
-        cls, declared = self._class(), hyperparameters(self._class())
+        cls, declared, private = self._class(), hyperparameters(self._class()), self.scenario.privacy != "none"
         ranges = [n for n, hp in declared.items() if hp.low is not None and not hp.late and n not in cls.structural]
+        fixed_bound = "update_clip" in self._with_privacy() and refusals.releases(cls) != "nothing"
         return Traits(
-            searched=dict.fromkeys([*ranges, "lr", "momentum", "local_epochs"], {}),
-            structural=(*cls.structural, "batch_norm"),
+            searched=dict.fromkeys([*ranges, "lr", "momentum", "local_epochs", *["update_clip"] * fixed_bound], {}),
+            # what one ε stands for stays as it is
+            structural=(*cls.structural, "batch_norm", *["update_noise", "participation"] * private),
             schedule=cls.schedule,
             late={n for n, hp in declared.items() if hp.late},
             common=frozenset(hyperparameters(Scenario)),
-            depends_on_horizon=cls.depends_on_horizon,
+            depends_on_horizon=cls.depends_on_horizon or (private and bool(self.scenario.epsilon)),
         )
 
     def _class(self) -> type[Algorithm]:
@@ -111,6 +115,10 @@ class Experiment(Workload):
         algorithm, scenario = self.resolve(config)
         return scenario.idle() | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
+    def known(self, config: dict[str, Any]) -> dict[str, float]:
+        """ε of a whole run with privacy."""
+        return privacy.spent(*self.resolve(config), self.scenario.rounds)
+
     def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
         """The first round whose evaluation can depend on each of these hyperparameters, under a configuration."""
         algorithm, _ = self.resolve(config)
@@ -119,7 +127,7 @@ class Experiment(Workload):
     def describe(self) -> list[str]:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
-        lines += [f"note: {note}" for note in notes(self.scenario)]
+        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self.resolve({})))]
         if self.preset == "as_text" and (differs := beside_text(self._class())):
             lines.append(f"note: {differs}")
         lines.append(f"scored: {self.describe_scoring()}")
@@ -237,6 +245,7 @@ class Experiment(Workload):
                 f"{', '.join(fitting(scenario))}"
             )
         refusals.require(self.algorithm, alg, scenario, forms)
+        privacy.Privacy.of(scenario)
         if self.initial_weights:
             self.describe_start(config)
         for metric in self.own_metrics:
@@ -296,18 +305,6 @@ class Experiment(Workload):
         rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
         sample = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
         return f"{model}, on {rows}{sample}"
-
-
-class NetStructure(NamedTuple):
-    """The structure of a net, without its values."""
-
-    parts: tuple[str, ...]
-    shapes: dict[str, torch.Size]  # of every tensor, by its full name
-    buffers: frozenset[str]  # names of BatchNorm's running statistics
-    head_was: str | None  # the head's name in a user's own module
-    stays: frozenset[str]  # tensors of shared parts that stay with each client
-    unsent: frozenset[str]  # those of `stays` that the client does not send either
-    adapts: bool  # whether a client trains before it is scored
 
 
 @lru_cache(maxsize=32)

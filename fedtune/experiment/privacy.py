@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 from fedtune.core.accounting import epsilon_of, noise_for
 from fedtune.core.errors import UserError
+from fedtune.experiment.algorithm import Algorithm
+from fedtune.experiment.refusals import releases
 from fedtune.experiment.scenario import Scenario
 
+ENOUGH = 1000  # clients, of which the noise in a mean is small
 START = 0.1  # the first bound, where it adapts and none is given (Andrew et al. 2021)
 
 
@@ -25,6 +28,7 @@ class Privacy(NamedTuple):
     cohort: float  # M, those expected if there were `population` clients; qK without it
     delta: float  # δ
     rounds: int  # T
+    as_if: str  # "as if 1,000 of 1,000,000 clients took part", where a population is given; else ""
 
     @classmethod
     def of(cls, scenario: Scenario) -> Privacy | None:
@@ -50,11 +54,28 @@ class Privacy(NamedTuple):
             cohort=cohort,
             delta=delta,
             rounds=s.rounds,
+            as_if=f"as if {s.cohort:,} of {s.population:,} clients took part" if s.population else "",
         )
 
     def epsilon(self, rounds: int) -> float:
         """ε after so many rounds."""
         return epsilon_of(self.sample_rate, self.noise, rounds, self.delta)
+
+
+def spent(algorithm: Algorithm, scenario: Scenario, rounds: int) -> dict[str, float]:
+    """The metric `epsilon` after so many rounds, which costs the same whatever the data; none without privacy."""
+    if (privacy := Privacy.of(scenario)) is None:
+        return {}
+    return {"epsilon": 0.0 if releases(type(algorithm)) == "nothing" else privacy.epsilon(rounds)}
+
+
+def notes(algorithm: Algorithm, scenario: Scenario) -> list[str]:
+    """What to know of privacy with few clients: a line, or none."""
+    s, private = scenario, None if releases(type(algorithm)) == "nothing" else Privacy.of(scenario)
+    if private is None or s.population or s.clients >= ENOUGH:
+        return []
+    deviation = f"{private.update_noise / private.cohort:.2g} of the bound in every number of the mean"
+    return [f"with {s.clients} clients the noise is {deviation}; privacy needs thousands: see --population, --cohort"]
 
 
 def beside_count(noise: float, of_count: float) -> float:
@@ -68,11 +89,6 @@ def beside_count(noise: float, of_count: float) -> float:
 
 
 def _require(s: Scenario) -> None:
-    if s.epsilon and s.update_noise:
-        rule = "--epsilon sets update_noise, so only one of them can be given"
-        raise UserError(f"{rule}, but got {s.epsilon:g} and {s.update_noise:g}; leave one out")
-    if not (s.update_clip or s.clip_quantile):
-        raise UserError("privacy needs a bound on updates, but update_clip is 0; give --set update_clip=1, or vary it")
     if bool(s.population) != bool(s.cohort):
         raise UserError(f"population and cohort go together, but got {s.population} and {s.cohort}; give both")
     if s.population and not (s.clients <= s.population and s.cohort <= s.population):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fedtune.core.errors import Unfit, UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
-from fedtune.experiment.privacy import Privacy
 from fedtune.experiment.scenario import Scenario
-
-if TYPE_CHECKING:
-    from fedtune.experiment.experiment import NetStructure
+from fedtune.experiment.structure import NetStructure
 
 _USES = ("init", "broadcast", "upload", "round", "aggregate")  # methods that decide what the server uses
 # releases -> what privacy of clients cannot bound
@@ -32,7 +28,6 @@ def releases(cls: type[Algorithm]) -> str:
 
 def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> None:
     """UserError with the first reason for which a part that is on does not take this setting; Unfit: this algorithm."""
-    Privacy.of(scenario)
     if scenario.privacy == "client":
         for why in _unfit_for_privacy(name, alg):
             raise Unfit(f"privacy=client {why}")
@@ -63,3 +58,8 @@ def _of_privacy(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, .
             f"needs chance in who takes part, but sampling=fixed always takes {scenario.participants} of "
             f"{scenario.clients} clients, and ε would be several times larger; use sampling=poisson, or participation 1"
         )
+    if not (scenario.update_clip or scenario.clip_quantile):
+        yield "needs a bound on updates, but update_clip is 0; give --set update_clip=1, or leave it out"
+    if scenario.epsilon and scenario.update_noise:
+        rule = "takes update_noise or epsilon, which sets it"
+        yield f"{rule}, but got {scenario.update_noise:g} and {scenario.epsilon:g}; leave one out"

@@ -217,7 +217,7 @@ class Scenario:
         log=True,
         extra_values=(0.0,),
         symbol="C",
-        help="bound on the norm of a client's update; 0: none",
+        help="bound on the norm of a client's update; with privacy 1 unless it is given, or 0.1 where it adapts",
     )
     clip_quantile: float = hyper(
         0.0,

@@ -13,6 +13,7 @@ from fedtune.runs.files import OVER
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error, which tables call failed
 FAILED = "failed: "  # begins the reason of a run on a fresh seed that did not diverge, but failed
+UNTRAINED = "not trained"  # begins the reason of a trial that was known to break a constraint
 TRACEBACK = "stack"  # the entry with that error's traceback
 SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
 ENDED = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended

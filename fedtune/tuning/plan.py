@@ -263,7 +263,11 @@ def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = space_facts.without_idle(spaces.as_recorded(space, then, workload), workload, then)
     searcher = options.searcher or searchers.default(space, options.scheduler)
+    if goal.constraints and options.budget_unit == "rounds":
+        space_facts.require_keepable(space, workload, goal)
     searchers.require_combination(searcher, options.scheduler, space, goal, workload.traits.structural)
+    if "update_noise" in space.names and isinstance(workload, Experiment) and workload.scenario.epsilon:
+        raise UserError("--epsilon sets update_noise, so it cannot be searched, but the space has it; leave one out")
     for name in space.names:
         if name in options.fields:
             say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")

@@ -148,8 +148,8 @@ def _require_population(searcher: str, only: str, space: Space, structural: tupl
         raise UserError(f"--scheduler pbt draws at random and perturbs; use --searcher {only}, but got {searcher}")
     if shaped := [n for n in space.names if n in structural]:
         raise UserError(
-            f"--scheduler pbt copies weights between trials, but {shaped[0]} changes their shape; fix it with "
-            f"--set {shaped[0]}=VALUE"
+            f"--scheduler pbt copies weights between trials, but {shaped[0]} changes their shape, or their ε; fix it "
+            f"with --set {shaped[0]}=VALUE"
         )
     if 0 in (paces := getattr(space.domains.get("body_lr_scale"), "categories", ())) and len(paces) > 1:
         raise UserError(

@@ -9,6 +9,7 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import suppress
 
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say, several
 from fedtune.core.workload import Workload
 from fedtune.tuning.space_types import Config, Space, distinct, ends, grid_values, met, require_points, size, values
@@ -112,6 +113,27 @@ def without_idle(space: Space, workload: Workload, recorded: Collection[str] = (
     if not domains:
         raise UserError(f"a search needs something to vary, but no searched hyperparameter has an effect: {why}")
     return space._replace(domains=domains, conditions=conditions)
+
+
+def require_keepable(space: Space, workload: Workload, goal: Goal) -> None:
+    """UserError if it is known that every configuration of the space breaks a constraint.
+
+    Known metrics are monotone in each hyperparameter, so the least excess is at the ends of ranges.
+    """
+
+    def excess(config: Config) -> float:
+        return max(goal.unkept(workload.known(config)), default=0.0)
+
+    best = min(space.points, key=excess, default={})
+    for name, domain in [*space.domains.items()] * 2:  # twice, as at first another may decide alone
+        best = min((best | {name: value} for value in ends(name, domain)), key=excess)
+    if excess(best) > 0:
+        nearest = " and ".join(f"{name} is {value:.6g}" for name, value in workload.known(best).items())
+        bounds = " and ".join(map(str, goal.constraints))
+        raise UserError(
+            f"--subject-to must be within reach, but {nearest} or more in all of the space, and it says {bounds}; "
+            "loosen the bound, or widen the space"
+        )
 
 
 def first_effect(space: Space, workload: Workload, within: float = math.inf) -> tuple[int, str]:

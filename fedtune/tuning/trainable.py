@@ -24,7 +24,7 @@ from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
 from fedtune.core.workload import Place, Runs, Workload
-from fedtune.runs.trial_states import BROKEN, TRACEBACK, TROUBLE, reason
+from fedtune.runs.trial_states import BROKEN, TRACEBACK, TROUBLE, UNTRAINED, reason
 from fedtune.tuning.space_facts import key
 from fedtune.user_code import user_errors
 
@@ -87,6 +87,9 @@ class FederatedTrainable(tune.Trainable):
         try:
             if self._broken:
                 raise self._broken
+            if unkept := self.goal.unkept(self._known):
+                why = ", ".join(f"{name} would be {value:.6g} at its end" for name, value in self._known.items())
+                return self._worst() | self._known | {EXCESSES: unkept, "reason": f"{UNTRAINED}: {why}"}
             row = self.run.step()
             seconds = ray_internals.seconds_of(self) + time.monotonic() - began
             complete = row["round"] >= self.run.rounds or self.budget.reached(row, seconds)
@@ -127,7 +130,7 @@ class FederatedTrainable(tune.Trainable):
         if not self.goal.constraints:
             return {}
         progress = max(row["round"] / self.run.rounds, self.budget.share(row, seconds))
-        result = row | {TOTALS["seconds"]: seconds}
+        result = row | {TOTALS["seconds"]: seconds} | self._known
         excesses = self.goal.excesses(result, progress)
         return {EXCESSES: excesses, JUDGED: self.goal.judged(result, excesses)}
 
@@ -200,6 +203,9 @@ class FederatedTrainable(tune.Trainable):
         ids = tuple(map(str, ray.get_gpu_ids())) if self._gpus else ()
         at = Place(self._outputs, self.trial_id, self._cpus, self._gpus, ids)
         try:
+            # a whole run is one of all rounds
+            constrained = self.goal.constraints and self.budget.unit == "rounds"
+            self._known = self.workload.known(config) if constrained else {}
             self.run: Runs = self.workload.trainer.trial(self.workload, config, self.data, at)
         except Exception as error:
             if not _lasts(error):
