@@ -16,7 +16,10 @@ def parser() -> argparse.ArgumentParser:
         prog="fedtune compare",
         usage="%(prog)s --algos A,B,… [options]",
         description="Tune several algorithms with the same budget, then compare them on fresh seeds.",
-        examples=("fedtune compare --algos mine.py,fedprox --at epsilon=1,2,4,8 --name mine",),
+        examples=(
+            "fedtune compare --algos gfpl,fedproto --trials 16",
+            "fedtune compare --algos mine.py,fedprox --at epsilon=1,2,4,8 --name mine",
+        ),
     )
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
     dry_run = "say what it would do and how long that takes; start nothing"

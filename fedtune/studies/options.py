@@ -88,6 +88,7 @@ class ComparisonOptions(SearchOptions):
         "NAME=A,B,…",
         levels,
         group=HOW,
+        rare=True,
     )
     strict: bool = option(False, "end if an algorithm cannot take part; else it is left out", group=HOW, rare=True)
     margin: float = option(
