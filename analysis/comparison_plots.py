@@ -19,10 +19,11 @@ from fedtune.core.terminal import several
 from fedtune.runs import trial_states
 from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH
 from fedtune.studies.comparison import tables
+from fedtune.studies.comparison.level_results import BUDGETS, LOCAL
 
 BANDS = 6  # with more lines, their intervals would hide one another
 DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
-LOCAL, TUNED = "local", "tuned"  # every client alone; the configuration that each search found
+TUNED = "tuned"  # the configuration that each search found
 MARKS: dict[str, dict[str, Any]] = {  # of configurations; the last one lies on top
     DEFAULT: {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
     BORROWED: {"color": COLOURS[2], "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
@@ -235,3 +236,52 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY) -> go.
     note = f"n = {several(searches, 'search')} of each; "
     note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands
     return finish(figure, title, note, legend=legend_lines(order))
+
+
+def by_level(table: pd.DataFrame, budget: str = "epsilon") -> go.Figure:
+    """Each algorithm, tuned at each level of a budget: mean on fresh seeds and 95 % interval over searches.
+
+    table: a budget study's levels.csv.  budget: what the levels are of, epsilon, comm_mb or sim_seconds.
+    A filled mark is shown to beat `local`, which costs nothing: its line is grey.
+
+    >>> import pandas as pd
+    >>> from fedtune.analysis import plots
+    >>> figure = plots.by_level(pd.read_csv("runs/STUDY/levels.csv"), "epsilon")
+    >>> figure.write_html("levels.html")
+    """
+    name, local = BUDGETS[budget]
+    if table.empty:
+        return nothing(f"Accuracy against {name}", "no level is done yet")
+    metric = str(table["metric"].iloc[0])
+    levels = sorted({float(level) for level in table["level"]})
+    finite = [level for level in levels if math.isfinite(level)] or [1.0]
+    step = finite[-1] / finite[-2] if len(finite) > 1 else 2.0
+    places = {level: level if math.isfinite(level) else finite[-1] * step for level in levels}
+    scale, *_ = statistics.unit_of(metric)
+    order = [LOCAL, *(a for a in dict.fromkeys(table["algorithm"]) if a != LOCAL)]
+    order = [a for a in order if a in set(table["algorithm"])]
+    palette = {LOCAL: GREY} | colours([a for a in order if a != LOCAL])
+    figure, spread = go.Figure(), math.log(max(places.values()) / min(places.values()) or 1) or 1.0
+    for i, a in enumerate(order):
+        rows = table[table["algorithm"] == a]
+        aside = math.exp(spread * 0.008 * (i - (len(order) - 1) / 2))  # or intervals would hide one another
+        above, below = statistics.arms(rows["tuned"], rows["half"], limits(metric))
+        beats = rows.get(f"against {LOCAL}", pd.Series("", rows.index)) == "above"
+        marks = ["circle" if b else "circle-open" for b in beats]
+        texts = [statistics.figure(metric, *of) for of in zip(rows["tuned"], rows["half"], strict=True)]
+        figure.add_scatter(
+            x=[places[float(level)] * aside for level in rows["level"]],
+            y=scale * rows["tuned"],
+            name=local if a == LOCAL else a,
+            mode="lines" if a == LOCAL else "lines+markers",
+            line={"color": palette[a], "width": 2, "dash": "dash" if a == LOCAL else DASHES[i // len(COLOURS) % 3]},
+            marker={"size": 10, "symbol": marks, "line": {"width": 2, "color": palette[a]}},
+            error_y={"array": scale * above, "arrayminus": scale * below, "thickness": 1.5, "width": 4},
+            text=[f"{a} at {level}: {text}" for level, text in zip(rows["level"], texts, strict=True)],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    ticks_at = {places[level]: f"{level:g}".replace("inf", "∞") for level in levels}
+    figure.update_xaxes(title=name, type="log", tickvals=[*ticks_at], ticktext=[*ticks_at.values()])
+    figure.update_yaxes(title=in_words(metric) + " [%]" * (scale == 100))
+    title = f"{title_of(metric)} at each level, tuned there"
+    return finish(figure, title, "mean and 95 % interval over searches, on fresh seeds", legend=legend_lines(order))

@@ -9,7 +9,7 @@ Every figure has a title that says what was varied, units on its axes, and n.  W
 the figure, the figure says so.  Those of an Optuna study are Optuna's own.
 """
 
-from fedtune.analysis.comparison_plots import by_budget, comparison, pairs
+from fedtune.analysis.comparison_plots import by_budget, by_level, comparison, pairs
 from fedtune.analysis.cost_plots import accuracy_communication
 from fedtune.analysis.curve_plots import learning_curves
 from fedtune.analysis.found_plots import found
@@ -25,6 +25,7 @@ __all__ = [
     "Importance",
     "accuracy_communication",
     "by_budget",
+    "by_level",
     "communication_by",
     "comparison",
     "effect",

@@ -24,6 +24,7 @@ from fedtune.reporting.findings import Findings
 from fedtune.runs.provenance import of_workload
 from fedtune.runs.tables import BORROWED, DEFAULT
 from fedtune.studies.comparison import budgets, tables
+from fedtune.studies.comparison.level_results import LevelResults
 from fedtune.studies.comparison.results import Results
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.plan import SearchPlan
@@ -71,6 +72,19 @@ def search(
         default={},
         check=check,
     )
+
+
+def _budget_study(*told: str) -> LevelResults:
+    """Two algorithms at ε = 4, and at 1, where nothing can be told.  told: how each is to `local`; "" by one search."""
+    names = ("fedavg", "moon")
+    table = pd.DataFrame({"level": ["1", "4"], "algorithm": "local", "metric": "test_acc"})
+    row = {"other": "local", "metric": "test_acc"}
+    at = {"1": ("cannot be told" * any(told),) * 2, "4": told}
+    rows = [
+        row | {"algorithm": n, "level": lv, "told": t} for lv, of in at.items() for n, t in zip(names, of, strict=True)
+    ]
+    against = pd.DataFrame(rows).assign(verdict=lambda frame: frame["told"])
+    return LevelResults(record={"levels": ["epsilon=1", "epsilon=4"]}, table=table, against=against, refused={})
 
 
 LOST = float("nan")
@@ -225,6 +239,9 @@ def said() -> Iterator[tuple[str, str]]:
         pairs = pd.DataFrame([pair | {"verdict": verdict}])
         for a in advice.of_comparison(record | {"margin": 0.005}, pairs, [search(config={"lr": 0.29})]):
             yield "What to try after a comparison", f"**{a.todo}.** {a.why}"
+    for told in (("above", "cannot be told"), ("above", "above"), ("below", "cannot be told"), ("cannot be told",) * 2):
+        yield "Who beats training alone at which level", _budget_study(*told).outcome
+    yield "Who beats training alone at which level", _budget_study("", "").outcome
 
 
 def page() -> str:

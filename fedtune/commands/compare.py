@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
         description="Tune several algorithms with the same budget, then compare them on fresh seeds.",
         examples=(
             "fedtune compare --algos gfpl,fedproto --trials 16",
-            "fedtune compare --algos mine.py,fedavg --scenario fmnist-dir0.1 --name mine",
+            "fedtune compare --algos mine.py,fedprox --at epsilon=1,2,4,8 --name mine",
         ),
     )
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
@@ -33,8 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     options = ComparisonOptions(**arguments.given(args, ComparisonOptions))
     with quick_imports():
-        from fedtune.studies.comparison import comparison
+        from fedtune.studies.comparison import comparison, levels
         from fedtune.studies.comparison import plan as comparison_plan
 
+    if options.at:
+        return levels.dry_run(options) if args.dry_run else levels.run(options)
     plan = comparison_plan.make(options)
     return comparison.dry_run(plan) if args.dry_run else comparison.run(plan)

@@ -44,10 +44,14 @@ def shown(status: Status, name: str = "") -> Group:
     """
     from rich.console import Group
 
-    from fedtune.runs.overview import ComparisonStatus, SearchStatus
+    from fedtune.runs.overview import BudgetStudyStatus, ComparisonStatus, SearchStatus
 
     whose = f"{name}: " if name else ""
     lines = "\n" * bool(name) + whose + "\n".join(status.lines)
+    if isinstance(status, BudgetStudyStatus):  # only those that go on in full
+        each = [f"{level.run.name}: {level.state}; {level.counted}" for level in status.levels]
+        on = [shown(level, level.run.name) for level in status.levels if level.state == "running"]
+        return Group(lines, *each, *on)
     if isinstance(status, ComparisonStatus):
         return Group(lines, *map(shown, status.searches, status.called))
     if not isinstance(status, SearchStatus):

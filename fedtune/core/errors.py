@@ -13,6 +13,10 @@ class UserError(ValueError):
     """Input that cannot be used.  The command line prints it as one line and exits with status 2."""
 
 
+class Unfit(UserError):
+    """What an algorithm does with uploads excludes it from a part of the round; others may take part."""
+
+
 def shown(value: object) -> str:
     """A value for a message, as Python writes it; shortened if it is long."""
     try:

@@ -52,7 +52,7 @@ def say(line: str) -> None:
 @contextmanager
 def silent() -> Iterator[None]:
     """Discard everything printed in the block."""
-    with redirect_stdout(None), redirect_stderr(None):
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(out):  # a library that is imported keeps the stream
         yield
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedtune.core.errors import UserError
+from fedtune.core.errors import Unfit, UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.structure import NetStructure
@@ -27,20 +27,26 @@ def releases(cls: type[Algorithm]) -> str:
 
 
 def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> None:
-    """UserError with the first reason for which a part that is on does not take this algorithm or setting."""
-    for why in _of_privacy(name, alg, scenario, forms) if scenario.privacy == "client" else ():
-        raise UserError(f"privacy=client {why}")
+    """UserError with the first reason for which a part that is on does not take this setting; Unfit: this algorithm."""
+    if scenario.privacy == "client":
+        for why in _unfit_for_privacy(name, alg):
+            raise Unfit(f"privacy=client {why}")
+        for why in _of_privacy(alg, scenario, forms):
+            raise UserError(f"privacy=client {why}")
     for why in _of_codec(name, alg, forms[0]) if scenario.compress not in ("none", "fp16", "int8") else ():
-        raise UserError(f"compress={scenario.compress} {why}; use fp16 or int8, which take all messages, or fedavg, …")
+        raise Unfit(f"compress={scenario.compress} {why}; use fp16 or int8, which take all messages, or fedavg, …")
 
 
-def _of_privacy(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> Iterator[str]:
-    """Reasons for which noise on the mean of clipped updates would not make everything private that is released."""
+def _unfit_for_privacy(name: str, alg: Algorithm) -> Iterator[str]:
     if what := _UNBOUNDED.get(releases(type(alg))):
         rule = "needs a server that uses clients' models through one plain mean and nothing else"
         yield f"{rule}, but {name}'s server {what}; use one of fedavg, fedprox, fedadam, moon, fedrep, …"
     if type(alg).observe is not Algorithm.observe:
         yield f"takes no algorithm whose server sees scores, which are data, but {name} has `observe`"
+
+
+def _of_privacy(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> Iterator[str]:
+    """Reasons for which noise on the mean of clipped updates would not make everything private that is released."""
     if scenario.averaging == "rows" and alg.shared:
         yield "averages over clients, as a client's rows are data, but got averaging=rows; leave it out"
     sent = scenario.sent(alg.shared)

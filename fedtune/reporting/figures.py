@@ -17,6 +17,7 @@ from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
 from fedtune.runs.tables import BORROWED
+from fedtune.studies.comparison.level_results import LOCAL, LevelResults
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
 from fedtune.studies.comparison.text import paired
 
@@ -153,6 +154,13 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
         by_budget = partial(plots.by_budget, found.by_budget, found.objective)
         figures[OF_TUNED] = [drawn("Against budget", by_budget, sentence)]
     return figures
+
+
+def of_levels(found: LevelResults) -> dict[str, list[Shown]]:
+    """The figure of a budget study."""
+    sentence = f"Filled: shown to beat {LOCAL}, with all pairs and levels taken together. Bars are 95 % intervals."
+    make = partial(plots.by_level, found.table, found.budget)
+    return {"first": [drawn("At each level", make, sentence)]} if found.levels else {}
 
 
 def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:

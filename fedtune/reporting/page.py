@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import os
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,17 +19,25 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedtune.core.terminal import several
-from fedtune.reporting import sections, templates
+from fedtune.reporting import output, sections, templates
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, SearchSection
+from fedtune.runs.files import levels_of
 
 
 def write(runs: Sequence[Path], file: Path) -> None:
     """Write one page on these runs; UserError for one that cannot be read."""
-    text = html([sections.read(run, f"run{i}") for i, run in enumerate(runs, 1)])
+    for level in (of.path for run in runs for of in levels_of(run)):
+        write([level], output.place([level]))
+    text = html([sections.read(run, f"run{i}", logs=_links(run, file.parent)) for i, run in enumerate(runs, 1)])
     part = file.with_name(file.name + ".part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)
+
+
+def _links(run: Path, start: Path) -> dict[str, str]:
+    """Where the reports of a budget study's comparisons are, by level."""
+    return {of.name: os.path.relpath(of.path / "report.html", start) for of in levels_of(run)}
 
 
 def html(parts: Sequence[SearchSection | Comparison]) -> str:

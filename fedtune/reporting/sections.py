@@ -23,9 +23,10 @@ from fedtune.reporting.provenance import Provenance
 from fedtune.reporting.templates import TextTable, code, link
 from fedtune.runs import reading
 from fedtune.runs.choice import OWN
-from fedtune.runs.files import BROKEN_OFF, COMPARISON, OVER, RunFiles, search_name, search_of, searches_of
+from fedtune.runs.files import BROKEN_OFF, COMPARISON, OVER, RunFiles, levels_of, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
+from fedtune.studies.comparison.level_results import LevelResults
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
 from fedtune.user_code import user_files
 
@@ -76,8 +77,10 @@ def read(
     """The part of a study's folder; UserError if it is none.  anchor: the name that links lead to.
 
     with_searches: whether a comparison's part has those of its searches.
-    logs: where a search's trials have pages of their own.
+    logs: where a search's trials have pages of their own, or a budget study's levels.
     """
+    if levels_of(run):
+        return _levels(run, anchor, logs or {})
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
@@ -243,6 +246,32 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         provenance=provenance.of(record),
         advice=advice.of_comparison(record, found.pairs, own) if over else advice.to_resume(run, state, record),
         method=reading.text(files.method_file) if over else "",
+    )
+
+
+def _levels(run: Path, anchor: str, links: Mapping[str, str]) -> Comparison:
+    """A budget study's part: what its comparisons say together, and where each of them has a page."""
+    found, each = LevelResults.read(run), levels_of(run)
+    record, columns = dict(found.record), ("level", "state", "outcome")
+    state = RunFiles(run).state_in(record)
+    rows = [[link(f.name, links.get(f.name)), f.state_in(f.record), f.record.get("outcome", "")] for f in each]
+    shown = [TextTable(t[:1].upper() + t[1:], [*of], of.values.tolist(), [*of]) for t, of, _ in found.titled]
+    return Comparison(
+        anchor=anchor,
+        name=run.absolute().name,
+        title=found.title,
+        state=state,
+        lead=found.outcome or "No level is done yet.",
+        done=f"{len(found.levels)} of {several(len(each), 'level')} are done." * (state not in OVER),
+        command="" if state in BROKEN_OFF else provenance.command_again(record),
+        warnings=[*findings.of_state(run, state, record), *found.notes],
+        tables=[*shown, TextTable("Each level by itself, with its own correction", columns, rows, columns)],
+        folded={},
+        best=("", ""),
+        figures=report_figures.of_levels(found),
+        searches=[],
+        provenance=provenance.of(record),
+        advice=advice.to_resume(run, state, record),
     )
 
 

@@ -18,12 +18,14 @@ from fedtune.core.terminal import command_line, near
 from fedtune.runs import reading
 
 BYTES = 200  # the longest folder name: files beside it have longer names, and file systems allow 255 bytes
-RECORDS = SEARCH, COMPARISON, REPRODUCTION = ("run.json", "compare.json", "reproduce.json")  # the records' names
+RECORDS = ("run.json", "compare.json", "reproduce.json", "levels.json")  # the records' names
+SEARCH, COMPARISON, REPRODUCTION, LEVELS = RECORDS
 WIDENED = "+widened"  # after the name of a comparison's search that goes on over wider ranges
 AGAIN = "-again"  # after the name of an algorithm that takes part twice, as a control
 OVER = ("finished", "nothing found")  # states of a study that resume does not go on with
+WAITING = "waiting"  # the state of a comparison whose turn among several has not come
 BROKEN_OFF = ("abandoned", "interrupted", "failed")  # states of one that it goes on with
-KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
+KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction", LEVELS: "a budget study"}
 
 
 class _File:
@@ -35,7 +37,7 @@ class _File:
 
 
 class RunFiles:
-    """The paths of a search, a comparison or a reproduction.  Nothing needs to exist."""
+    """The paths of a study of any kind.  Nothing needs to exist."""
 
     trials_file = _File("trials.parquet")  # a row per trial, written when the search ends
     rounds_file = _File("rounds.parquet")  # a row per trial and round
@@ -68,9 +70,10 @@ class RunFiles:
     pairs_file = _File("pairs.csv")  # a comparison's algorithms, pairwise
     against_file = _File("against.csv")  # each algorithm against the baselines
     budget_file = _File("budget.csv")  # the best of each search after 1, 2, … trials
+    levels_file = _File("levels.csv")  # a budget study's algorithms at each of its levels
 
     def __init__(self, path: str | Path, record_name: str = SEARCH) -> None:
-        """record_name: SEARCH, COMPARISON or REPRODUCTION."""
+        """record_name: one of RECORDS."""
         self.path = Path(path)
         self.record_file = self.path / record_name
         self._added: dict[str, Any] = {}
@@ -176,6 +179,12 @@ def kind_of(folder: Path) -> str | None:
     return next((name for name in reversed(RECORDS) if os.path.exists(folder / name)), None)
 
 
+def levels_of(folder: Path) -> list[RunFiles]:
+    """The comparisons of a budget study, in the order of their levels; none of another study."""
+    names = RunFiles(folder, LEVELS).record_with("levels")["levels"] if kind_of(folder) == LEVELS else []
+    return [RunFiles(folder / name, COMPARISON) for name in names]
+
+
 def lineage(run: RunFiles) -> Iterator[RunFiles]:
     """A search, and those that it extends, which lie beside it."""
     seen: set[str] = set()
@@ -196,9 +205,9 @@ def goes_on(study: Path, record: Mapping[str, Any], command: Callable[..., str] 
 
 
 def resumed_as(study: Path, record: Mapping[str, Any]) -> Path | None:
-    """What resume takes to go on with a study: its comparison, if it is in one; None for an extension or a replay."""
-    if RunFiles(study.absolute().parent).is_comparison:
-        return study.parent if study.name else study.absolute().parent
+    """What resume takes to go on with a study: what it is a part of, if anything; None for an extension or a replay."""
+    if kind_of(study.absolute().parent) in (COMPARISON, LEVELS):
+        return resumed_as(study.parent if study.name else study.absolute().parent, {})
     return None if {"extends", "replays"} & record.keys() else study
 
 

@@ -19,7 +19,7 @@ from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
 from fedtune.runs import time_left
 from fedtune.runs.choice import usual_runs
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, goes_on, kind_of, search_of, searches_of
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, goes_on, kind_of, levels_of, search_of, searches_of
 from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import compared_in, rounds_of
 from fedtune.runs.trial_states import ALIVE, counts_in_words, trained, trial_statuses
@@ -114,6 +114,13 @@ class ComparisonStatus(Status):
     called: list[str]  # what each of them is
 
 
+@dataclass(frozen=True, kw_only=True)
+class BudgetStudyStatus(Status):
+    """How a budget study stands."""
+
+    levels: list[ComparisonStatus]
+
+
 class Reader:
     """Reads the status of runs repeatedly; reads only those of their logs that changed."""
 
@@ -122,8 +129,10 @@ class Reader:
         self._followed: dict[Path, Followed] = {}
 
     def read(self, run: Path) -> Status:
-        """The status of a search, of a comparison's searches so far, or of a reproduction's runs."""
+        """The status of a search, of a comparison's searches so far, or of what a study of another kind consists of."""
         kind = kind_of(run)
+        if levels := levels_of(run):
+            return self._levels(RunFiles(run, kind or ""), levels)
         if kind == REPRODUCTION:
             return _reproduction(RunFiles(run, kind))
         return self._comparison(RunFiles(run, kind)) if kind == COMPARISON else self.search(run)
@@ -131,7 +140,7 @@ class Reader:
     def _comparison(self, files: RunFiles) -> ComparisonStatus:
         record = files.record_with("algorithms", "state")
         (now, words), folders = state_of(files, record), inner_searches(files.path, record)
-        searches, over = [self.search(folder) for folder in folders], now != "running"
+        searches, over = [self.search(folder) for folder in folders], now not in ("running", "waiting")
         rest = [search.left for search in searches if not search.over]
         planned = len(record["algorithms"]) * record.get("searches", 1) * (1 + ("widened" in record))
         evaluated = several(len(list(files.evaluations_folder.glob("*.json"))), "run")
@@ -147,6 +156,21 @@ class Reader:
             more=(record.get("outcome", ""),),
             searches=searches,
             called=[search_in_words(folder, record) for folder in folders],
+        )
+
+    def _levels(self, files: RunFiles, levels: list[RunFiles]) -> BudgetStudyStatus:
+        record, each = files.record_with("algorithms", "state"), [self._comparison(level) for level in levels]
+        now, words = state_of(files, record)
+        return BudgetStudyStatus(
+            run=files.path,
+            state=words,
+            over=now != "running",
+            left=None,
+            about=f"{', '.join(record['algorithms'])} at {', '.join(record['levels'])}",
+            counted=f"{sum(of.state == 'finished' for of in each)} of {several(len(each), 'level')} done",
+            planned=len(each),
+            reason=record.get("reason", ""),
+            levels=each,
         )
 
     def search(self, run: Path) -> SearchStatus:

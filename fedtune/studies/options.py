@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fedtune.core.errors import UserError, shown
 from fedtune.programs.naming import is_program
 from fedtune.runs import reading
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
 from fedtune.tuning.options.options import OF_ENGINE, canonical
 from fedtune.tuning.options.search import SearchOptions
-from fedtune.tuning.options.types import HOW, LENGTH, WHAT, above_zero, option, small_int
+from fedtune.tuning.options.types import HOW, LENGTH, LONG, WHAT, above_zero, number, option, small_int
 from fedtune.user_code import user_files
 
 BASELINES = "local,fedavgft"
 LENDER = "fedavg"
 TOP_K = 3
 CHOSEN_BY = 3  # seeds by which a search of a comparison chooses; a single search has another default
+
+
+AT = ("epsilon", "comm_mb", "sim_seconds")  # what a comparison may be made at several levels of
+
+
+def levels(text: Any) -> str:
+    """NAME=A,B,… with levels that rise, each once; UserError for anything else but nothing."""
+    if text == "":
+        return text
+    name, _, values = str(text).partition("=")
+    if name not in AT or not values:
+        raise UserError(f"must be NAME=A,B,… with a NAME of {', '.join(AT)}, but got {shown(text)}")
+    most = math.inf if name == "epsilon" else LONG
+    parse = number(float, 1e-9, most, "levels above 0")
+    return f"{name}={','.join(f'{level:.12g}' for level in sorted({*map(parse, values.split(','))}))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +81,16 @@ class ComparisonOptions(SearchOptions):
         group=HOW,
         rare=True,
     )
+    at: str = option(
+        "",
+        "compare at each level of a budget; of epsilon, comm_mb or sim_seconds: all is searched and compared at each, "
+        "on the same seeds, and one figure shows it; epsilon=inf: without privacy",
+        "NAME=A,B,…",
+        levels,
+        group=HOW,
+        rare=True,
+    )
+    strict: bool = option(False, "end if an algorithm cannot take part; else it is left out", group=HOW, rare=True)
     margin: float = option(
         0.005,
         "difference that matters (default 0.005); in the metric's unit: half a point",

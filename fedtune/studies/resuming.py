@@ -9,11 +9,11 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs import user_copies
-from fedtune.runs.files import OVER
+from fedtune.runs.files import LEVELS, OVER, kind_of
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import search_study
-from fedtune.studies.comparison import comparison
+from fedtune.studies.comparison import comparison, levels
 from fedtune.tuning import plan, saved_state
 from fedtune.tuning.options.search import SearchOptions
 
@@ -28,6 +28,8 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     run = StudyFolder(path)
     if not trust:
         user_copies.require_own(path, STATE)
+    if kind_of(path) == LEVELS:
+        return levels.resume(path, changed)
     if run.is_comparison:
         return comparison.resume(path, changed)
     record, options = record_of(run, trust), options_of(run, changed)

@@ -7,6 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.levels import study
+
+from fedtune.studies.comparison.level_results import LevelResults
 
 ROOT = Path(__file__).parents[2]
 FILES = [file for top in ("fedtune", "analysis") for file in sorted((ROOT / top).rglob("*.py"))]
@@ -28,6 +31,8 @@ FOUND = {
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_starts: None) -> None:
     for name, example in {"NAME": "search", "GRID": "grid", "COMPARISON": "compare"}.items():
         shutil.copytree(ROOT / "analysis" / "example" / example, tmp_path / "runs" / name)
+    made = study(tmp_path / "runs" / "STUDY", {"local": [0.6, 0.6], "fedavg": [0.5, 0.7]}, ("1", "8"))
+    LevelResults.read(made).table.to_csv(made / "levels.csv", index=False)
     monkeypatch.chdir(tmp_path)
 
 

@@ -108,7 +108,8 @@ def test_verdicts_of_many_algorithms_are_false_no_oftener_than_said() -> None:
     stream, false = np.random.default_rng(0), 0
     for _ in range(1500):
         d = stream.normal(0.005, 0.002, (10, 5))
-        false += any(v in (tables.LARGER, tables.WITHIN) for v in tables._verdicts([(each, None) for each in d], 0.005))
+        claims = [(statistics.beyond(each, 0.005), statistics.inside(each, 0.005)) for each in d]
+        false += any(v in (tables.LARGER, tables.WITHIN) for v in tables._verdicts(claims))
     assert false / 1500 < 0.05 + 3 * (0.05 * 0.95 / 1500) ** 0.5
 
 

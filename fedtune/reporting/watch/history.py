@@ -11,7 +11,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import few, near
 from fedtune.runs import overview, reading
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, require_kind
+from fedtune.runs.files import COMPARISON, LEVELS, REPRODUCTION, RunFiles, kind_of, levels_of, require_kind
 from fedtune.runs.overview import GONE, Reader, SearchStatus
 
 
@@ -48,15 +48,18 @@ class StudyFolders:
         return self._given or _in(self._storage)
 
     def folder(self, name: str) -> Path:
-        """The folder of a run, or of a comparison's search (COMPARISON/SEARCH); KeyError for any other name."""
+        """The folder of a run, or of a part of one (COMPARISON/SEARCH, STUDY/LEVEL); KeyError for any other name."""
         runs = self.all()
         if name in runs:
             return runs[name]
-        outer, _, inner = name.rpartition("/")
-        if kind_of(runs[outer]) != COMPARISON:
+        outer, between, inner = name.rpartition("/")
+        if not between:
             raise KeyError(name)
-        record = RunFiles(runs[outer], COMPARISON).record_with("algorithms")
-        return {folder.name: folder for folder in overview.inner_searches(runs[outer], record)}[inner]
+        run = self.folder(outer)
+        if kind_of(run) != COMPARISON:
+            return {level.name: level.path for level in levels_of(run)}[inner]
+        record = RunFiles(run, COMPARISON).record_with("algorithms")
+        return {folder.name: folder for folder in overview.inner_searches(run, record)}[inner]
 
 
 def _in(storage: Path) -> dict[str, Path]:
@@ -83,8 +86,9 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
     state = files.state_in(record)
     if kind == REPRODUCTION:
         what = f"reproduction of {record['grid'].get('table')}"
-    elif kind == COMPARISON:
-        what = f"comparison of {', '.join(reading.compared_in(record))}{_on_scenario(record)}"
+    elif kind in (COMPARISON, LEVELS):
+        at = f" at {', '.join(record['levels'])}" if kind == LEVELS else ""
+        what = f"comparison of {', '.join(reading.compared_in(record))}{_on_scenario(record)}{at}"
     else:
         what, metric = f"{record['algorithm']}{_on_scenario(record)}", Goal.from_record(record).first.name
     if metric and state not in ("running", "abandoned"):

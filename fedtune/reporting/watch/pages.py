@@ -17,8 +17,8 @@ from fedtune.reporting.templates import TextTable, link, part
 from fedtune.reporting.watch import history, trial_log
 from fedtune.reporting.watch.history import StudyFolders
 from fedtune.runs import reading
-from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
-from fedtune.runs.overview import ComparisonStatus, Reader, SearchStatus, Status
+from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of, levels_of
+from fedtune.runs.overview import BudgetStudyStatus, ComparisonStatus, Reader, SearchStatus, Status
 from fedtune.runs.trial_states import ALIVE
 
 MOST = 12  # runs that are shown together
@@ -87,6 +87,9 @@ def _state(name: str, run: Path, status: Status) -> str:
         tables, bar = _of_search(status, log_links(name, run)), _progress(status)
     elif isinstance(status, ComparisonStatus):
         tables = _of_comparison(name, status)
+    elif isinstance(status, BudgetStudyStatus):
+        rows = [[link(s.run.name, run_address(f"{name}/{s.run.name}")), s.state, s.counted] for s in status.levels]
+        tables = [TextTable("Levels", columns := ("level", "state", "searches"), rows, columns)]
     text = reading.text(RunFiles(run).markdown_file) if kind_of(run) == REPRODUCTION else ""
     return part("state", status, _dashboard(run, status), bar, some=tables, text=text)
 
@@ -155,7 +158,9 @@ def run_address(name: str) -> str:
 
 
 def log_links(name: str, run: Path) -> dict[str, str]:
-    """The addresses of its trials' pages, by trial."""
+    """The addresses of its trials' pages, by trial; of a budget study those of its levels."""
+    if levels := levels_of(run):
+        return {level.name: run_address(f"{name}/{level.name}") for level in levels}
     return {t: f"/trial/{quote(name)}?{urlencode({'trial': t})}" for t in trial_log.folders(run)}
 
 

@@ -7,16 +7,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import interrupting, processors
+from fedtune.core import interrupting, processors, terminal
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, near, say, several
+from fedtune.core.terminal import near, say, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, overview, provenance, reading, user_copies
-from fedtune.runs.files import COMPARISON, OVER, RunFiles
+from fedtune.runs.files import COMPARISON, OVER, WAITING, RunFiles, goes_on
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
@@ -37,9 +37,11 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
     p = c.first
     with ExitStack() as stack:
         files = RunFiles(c.folder, COMPARISON)
-        begun = files.record_file.exists()
-        if begun:
+        made = files.record_file.exists()
+        begun = made and files.record["state"] != WAITING
+        if made:
             stack.enter_context(files.lock())
+        if begun:
             say(f"resuming {near(c.folder)} from its checkpoints")
         data = _data(c)
         if not begun:
@@ -47,21 +49,30 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         disk.require_room(c.folder)
         fits = stack.enter_context(search_study.connected(p, files, c.folder))
         files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
-        if not begun:
+        if not made:
             files.make()
             stack.enter_context(files.lock())
             user_copies.keep(c.own, c.folder)
-        with _recorded(c, files) as finish:
+        with recorded(files) as finish:
             over = _search_all(c, data, fits)
             if over and c.options.widen:
                 c = _widened(c, files)
                 over = not c.before or _search_all(c, data, fits)
             if not over:
                 finish("interrupted")
-                say(f"interrupted; {command_line('resume', c.folder)} continues it")
+                say(f"interrupted; {goes_on(c.folder, {})}")
                 return 130
             finish("finished", **_test_findings(c, data, files.entries))
             return 0
+
+
+def set_down(c: ComparisonPlan) -> None:
+    """Make the folder of a comparison that waits for its turn: `resume` begins it as it is planned now."""
+    files = RunFiles(c.folder, COMPARISON)
+    files.make()
+    user_copies.keep(c.own, c.folder)
+    files.add(**provenance.of_scenario(c.to_record()))
+    files.write(WAITING)
 
 
 def dry_run(c: ComparisonPlan) -> int:
@@ -108,11 +119,11 @@ def _data(c: ComparisonPlan) -> dict[str, Any]:
 
 
 @contextmanager
-def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None]]:
-    """Record that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
+def recorded(files: RunFiles) -> Iterator[Callable[..., None]]:
+    """Record that a comparison runs, and in the end how it ended, by itself or by what is yielded."""
     files.write("running")
     began, earlier = time.monotonic(), files.entries.get("seconds", 0.0)
-    goes_on = f"{command_line('resume', c.folder)} continues it"
+    how = goes_on(files.path, {})
 
     def finish(state: str, **more: Any) -> None:
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
@@ -120,14 +131,14 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 
     def interrupt(why: str) -> None:
         finish("interrupted", reason=why)
-        say(f"note: {goes_on}")
+        say(f"note: {how}")
 
     try:
         with interrupting.last_words(interrupt):
             yield finish
     except KeyboardInterrupt as error:
         finish("interrupted", reason=type(error).__name__)
-        raise KeyboardInterrupt(goes_on) from None
+        raise KeyboardInterrupt(how) from None
     except BaseException as error:
         interrupt(f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
@@ -219,11 +230,14 @@ def resume(run_folder: Path, changes: Mapping[str, Any]) -> int:
         options = dataclasses.replace(ComparisonOptions.from_record(record), **changes)
     except (ValueError, KeyError, TypeError) as error:
         raise files.damaged(error) from error
-    planned = comparison_plan.make(options, run_folder.absolute())
+    waited = record["state"] == WAITING
+    with terminal.silent() if waited else nullcontext():  # what there is to say was said when it was set down
+        planned = comparison_plan.make(options, run_folder.absolute())
     left = [p.folder.name for p in planned.every if not p.files.record_file.exists()]
     if left and "borrow" not in record["options"]:
         raise UserError(
             f"{near(run_folder)} was begun by an earlier version, which had other ranges and defaults, and "
             f"{', '.join(left)} not: finish it with that version, or compare anew"
         )
-    return run(planned, provenance.record_for_resume(record, "seconds"))
+    kept = provenance.record_for_resume(record, "seconds", "left_out")
+    return run(planned, {n: value for n, value in kept.items() if not (waited and n == "resumed")})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core import terminal
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import Unfit, UserError, unknown
 from fedtune.core.terminal import say, several
 from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.experiment.scenarios import OWN, find
@@ -50,6 +50,7 @@ class ComparisonPlan:
     control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # algorithms that the others are tested against
     lender: str = ""  # the algorithm whose tuned values the others are also trained with
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)  # who cannot take part, and why
     before: int = 0  # trials of each search before its ranges were widened
     widened: tuple[str, ...] = ()  # the widened ranges, in words
 
@@ -93,7 +94,7 @@ class ComparisonPlan:
         names: dict[str, dict[str, list[str]]] = {}  # of algorithms, by hyperparameter and value
         for name, p in self.compared.items():
             fixed = p.workload.configuration({})
-            for n in sorted(_not_searched(p)):
+            for n in sorted(_not_searched(p) & fixed.keys()):
                 names.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
         lines = []
         for n, by_value in names.items():
@@ -164,6 +165,7 @@ class ComparisonPlan:
             "seeds": self.options.seeds,
             "margin": self.options.margin,
             "unlike": self.unlike,
+            "left_out": dict(self.left_out),
             **borrowing,
             "top_k": self.options.candidates,
             "grace": p.grace,
@@ -183,11 +185,14 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     """
     _require_comparable(options)
     names = _algorithms(options)
-    folder = folder or _new_folder(options, names)
+    folder = folder or new_folder(options)
     searches = {algo: _search(options, typed, folder) for algo, typed in names.items()}
     _require_taken(options, searches)
     with terminal.silent():  # it is planned again below, and reports the error then
-        first = {algo: _planned(search) for algo, search in searches.items()}
+        first, left_out = _taking_part(searches, options)
+    for algo, why in left_out.items():
+        say(f"note: {algo} is left out: {why}")
+    searches = {algo: searches[algo] for algo in first}
     baselines = _baselines(options, names)
     for algo in [algo for algo in baselines if algo not in names]:
         search = _search(options, baselines[algo], folder)
@@ -209,13 +214,32 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
             for k in range(1, options.searches)
         ]
         tested = tuple(b for b in baselines if b in plans)
-        made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
+        made = ComparisonPlan(
+            options=options, folder=folder, searches=(plans, *numbered), baselines=tested, left_out=left_out
+        )
         made = dataclasses.replace(made, lender=_lender(options, plans))
         made = _with_control(made) if options.control and numbered else made
     for line in made.unlike:
         say(f"note: not alike in all algorithms, by --preset {options.preset}: {line}")
     user_files.register(made.own)
     return made
+
+
+def _taking_part(
+    searches: Mapping[str, SearchOptions], options: ComparisonOptions
+) -> tuple[dict[str, SearchPlan], dict[str, str]]:
+    """The plans of those that can take part, and why the others cannot; UserError for any other fault."""
+    first, left_out = dict[str, SearchPlan](), dict[str, str]()
+    for algo, search in searches.items():
+        try:
+            if is_program(search.algo) and options.fields.get("privacy", "none") != "none":
+                raise Unfit(f"--privacy is for algorithms that fedtune trains itself, but {algo} is a program")
+            first[algo] = _planned(search)
+        except Unfit as error:
+            if options.strict or len(left_out) == len(searches) - 1:
+                raise
+            left_out[algo] = str(error)
+    return first, left_out
 
 
 def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
@@ -312,8 +336,9 @@ def _named(text: str, flag: str) -> dict[str, str]:
     return names
 
 
-def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
-    storage, alone = Path(options.storage_path), all(map(is_program, names.values()))
+def new_folder(options: ComparisonOptions) -> Path:
+    """The folder that is made; UserError if there is one already, or it cannot be made."""
+    storage, alone = Path(options.storage_path), all(map(is_program, user_files.split(options.algos)))
     place = "programs" if alone else plain_name(options.scenario)
     name = options.name or f"compare-{place}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     plan.require_folder(storage, name, options.name)

@@ -22,6 +22,7 @@ from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH
 UNIT = "unit"
 LEVEL = 0.05
 LARGER, WITHIN, UNTOLD, UNTESTED = "larger", "within the margin", "cannot be told", "not tested"  # verdicts
+CLAIMS = ("beyond", "inside")  # the margin
 OVER = 0.1  # share by which trials may exceed a budget before a warning says so
 
 # column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval.  Of
@@ -172,6 +173,22 @@ def against(
     return _family(evaluations, objective, margin, wanted)
 
 
+def against_at(
+    levels: Mapping[str, pd.DataFrame], baselines: Sequence[str], objective: Objective = ACCURACY, margin: float = 0.0
+) -> pd.DataFrame:
+    """Every algorithm against each baseline at each level, with its name in `level`: one family of all of them.
+
+    levels: the runs on fresh seeds at each.  Variances are shrunk to those of all pairs of a level.
+    """
+
+    def wanted(order: Sequence[str]) -> list[tuple[str, str]]:
+        there = [b for b in baselines if b in order]
+        return [(name, b) for i, b in enumerate(there) for name in order if name not in there[: i + 1]]
+
+    each = [_tests(runs, objective, margin, wanted).assign(level=level) for level, runs in levels.items()]
+    return _corrected(pd.concat(each, ignore_index=True))
+
+
 def control(
     evaluations: pd.DataFrame, names: Sequence[str], objective: Objective = ACCURACY, margin: float = 0.0
 ) -> pd.DataFrame:
@@ -191,6 +208,16 @@ def _family(
     choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
     """Tests between tuned algorithms, corrected as one family.  choose_pairs: of names, the best first."""
+    return _corrected(_tests(evaluations, objective, margin, choose_pairs))
+
+
+def _tests(
+    evaluations: pd.DataFrame,
+    objective: Objective,
+    margin: float,
+    choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
+) -> pd.DataFrame:
+    """The same without correction and verdicts; with several searches, columns CLAIMS have p of both claims."""
     by_search = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
     metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)
@@ -204,10 +231,18 @@ def _family(
     judged = [(*pair, differences[pair], spread[frozenset(pair)]) for pair in choose_pairs(order)]
     rows = [(a, b, *statistics.paired_by(d, of), of.freedom if of else d.size - 1) for a, b, d, of in judged]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p", "freedom"])
-    # with one search, nothing is known of what another search would find
-    verdicts = _verdicts([(d, of) for *_, d, of in judged], margin) if by_search else [""] * len(judged)
-    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=verdicts)
-    return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
+    frame = frame if metric == ACCURACY.tested else frame.assign(metric=metric)
+    if by_search:  # with one search, nothing is known of what another search would find
+        both = [(statistics.beyond(d, margin, of), statistics.inside(d, margin, of)) for *_, d, of in judged]
+        frame[[*CLAIMS]] = np.reshape(both, (-1, 2))
+    return frame
+
+
+def _corrected(tests: pd.DataFrame) -> pd.DataFrame:
+    verdicts = _verdicts([*zip(*(tests[n] for n in CLAIMS), strict=True)]) if {*CLAIMS} <= {*tests} else ""
+    last = tests[tests.columns.intersection(["metric"])]
+    frame = tests.drop(columns=[*last, *CLAIMS], errors="ignore")
+    return frame.assign(p_holm=statistics.holm(tests["p"].tolist()), verdict=verdicts, **last)
 
 
 def search_costs(searches: Sequence[Path]) -> dict[str, float]:
@@ -275,16 +310,15 @@ def _differences(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
     return (numbers(a, metric) - numbers(b, metric)).to_numpy(float)
 
 
-def _verdicts(differences: Sequence[tuple[np.ndarray, statistics.Spread | None]], margin: float) -> list[str]:
+def _verdicts(claims: Sequence[tuple[float, float]]) -> list[str]:
     """Of each difference whether it is larger than the margin, within it, or cannot be told, at 5 % for all together.
 
-    One of the two claims is true of each difference, so Holm's correction counts differences, not claims.
+    claims: p of both.  One of them is true of each difference, so Holm's correction counts differences, not claims.
     """
-    both = [(statistics.beyond(d, margin, of), statistics.inside(d, margin, of)) for d, of in differences]
-    corrected = statistics.holm([float(np.min(of)) for of in both])  # not a number where nothing is tested
+    corrected = statistics.holm([float(np.min(of)) for of in claims])  # not a number where nothing is tested
     return [
         UNTESTED if math.isnan(p) else UNTOLD if p >= LEVEL else LARGER if large < within else WITHIN
-        for p, (large, within) in zip(corrected, both, strict=True)
+        for p, (large, within) in zip(corrected, claims, strict=True)
     ]
 
 
