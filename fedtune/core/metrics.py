@@ -106,6 +106,11 @@ METRICS: dict[str, Metric] = {
         grows=True,
         at_end="known",
     ),
+    "update_clip": Metric("C_t, the bound on the norm of a client's update in the round; with privacy"),
+    "clip_share": Metric(
+        "share of the round's updates that were longer than the bound; not private: for the researcher only"
+    ),
+    "update_norm": Metric("median norm of the round's updates; not private: for the researcher only"),
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),

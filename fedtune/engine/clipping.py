@@ -38,7 +38,9 @@ class Clipping:
         changed, scale, noise = norms > bound, m / p.expected, randomness.stream(ctx.s.task.seed, "clip noise", ctx.t)
         factor = torch.where(changed, bound / norms, 1.0)
         sent = {n: torch.where(per_client(changed, u), u * per_client(factor, u).to(u), u) for n, u in update.items()}
-        ctx.row.update({"update_clip": bound} | _of_researcher(norms, changed) if m else {"update_clip": bound})
+        ctx.row["update_clip"] = bound
+        ctx.row["clip_share"] = changed.double().mean().item() if m else None
+        ctx.row["update_norm"] = norms.quantile(0.5).item() if m else None
         if p.quantile:
             ctx.extra[BOUND] = torch.tensor(self._next(bound, int((~changed[:m]).sum()), m, ctx), dtype=torch.float64)
         if scale != 1:
@@ -55,8 +57,3 @@ class Clipping:
         noise = p.count_noise * torch.randn((), generator=draws, dtype=torch.float64).item() / p.cohort
         share = 0.5 + (unclipped - m / 2) / p.expected + noise
         return bound * math.exp(-p.clip_rate * (share - p.quantile))
-
-
-def _of_researcher(norms: torch.Tensor, clipped: torch.Tensor) -> dict[str, float]:
-    """The share of updates that were clipped, and their median norm: not private."""
-    return {"clip_share": clipped.double().mean().item(), "update_norm": norms.quantile(0.5).item()}

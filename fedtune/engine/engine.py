@@ -142,7 +142,7 @@ class RunningRound:
         self.train_loss: float | None = None  # the mean loss of the first phase; None: nobody trained
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
-        self.row: dict[str, float] = {}  # columns of what happens on the wire
+        self.row: dict[str, float | None] = {}  # columns of what happens on the wire
         self.lost: Diverged | None = None  # how it diverged
 
     @contextmanager

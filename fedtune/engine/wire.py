@@ -30,7 +30,7 @@ class Context(NamedTuple):
     ids: Tensor  # [m] the clients whose updates these are, ascending
     extra: dict[str, Tree]  # what the engine keeps: `State.extra`
     wire: dict[str, Tree]  # what it keeps of each of these clients [m, …]: `Group.wire`; an entry begins as zeros
-    row: dict[str, float]  # columns of the round's row
+    row: dict[str, float | None]  # columns of the round's row
 
 
 class Sent(NamedTuple):

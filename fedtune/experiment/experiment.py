@@ -195,9 +195,10 @@ class Experiment(Workload):
 
     def _with_privacy(self) -> dict[str, Any]:
         """The defaults that are others with privacy of clients: a client's rows are data, and updates need a bound."""
-        adapts = self.pinned.get("clip_quantile") or self.scenario.clip_quantile  # then `Privacy` knows where it starts
-        values = {"averaging": "clients"} | ({} if adapts else {"update_clip": 1.0})
-        return values if self.scenario.privacy == "client" else {}
+        s = self.scenario
+        bounded = s.update_clip or s.clip_quantile or self.pinned.get("clip_quantile")
+        values = {"averaging": "clients"} | ({} if bounded else {"update_clip": 1.0})
+        return values if s.privacy == "client" else {}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
