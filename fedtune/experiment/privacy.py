@@ -73,8 +73,9 @@ def notes(releases: str, scenario: Scenario) -> list[str]:
     s, private = scenario, None if releases == "nothing" else Privacy.of(scenario)
     if private is None or s.population or s.clients >= ENOUGH:
         return []
-    deviation = f"{private.update_noise / private.cohort:.2g} of the bound in every number of the mean"
-    return [f"with {s.clients} clients the noise is {deviation}; privacy needs thousands: see --population, --cohort"]
+    deviation = f" ({private.update_noise / private.cohort:.2g} of the bound at update_noise {private.noise:g})"
+    few = f"{s.clients} clients are few for privacy: the noise is large in every number of the mean"
+    return [f"{few}{deviation * (private.noise > 0)}; for thousands, as if, see --population and --cohort"]
 
 
 def beside_count(noise: float, of_count: float) -> float:

@@ -44,7 +44,7 @@ def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, 
         f"{private.delta:.3g}, by {by}{as_if}",
         f"{BUT_SCORES}: the search cost ε = {composed:.4g}, composed by RDP over {several(rounds, 'round')} that it "
         f"trained; {several(checked, 'run')} on fresh seeds, which a deployment would not have, not counted",
-        f"{BUT_SCORES}: the choice has no ε of its own, as it takes {', '.join(_lacking(p))}",
+        f"{BUT_SCORES}: the choice has no ε of its own, which takes {'; '.join(_lacking(p))}",
     ]
     found = {"delta": private.delta, "model": of_model, "accountant": by, "composed": composed, "rounds": rounds}
     finite = {name: None if value == math.inf else value for name, value in found.items()}
