@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         from fedtune.experiment.privacy import Privacy
         from fedtune.experiment.scenario import Scenario
 
-    private = Privacy.of(Scenario(**{"clients": 100, "privacy": "client"} | values))
+    private = Privacy.of(Scenario(**{"clients": 100, "privacy": "client", "update_clip": 1.0} | values))
     assert private
     if private.as_if:
         say(private.as_if)

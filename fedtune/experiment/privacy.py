@@ -89,6 +89,11 @@ def beside_count(noise: float, of_count: float) -> float:
 
 
 def _require(s: Scenario) -> None:
+    if s.epsilon and s.update_noise:
+        rule = "--epsilon sets update_noise, so only one of them can be given"
+        raise UserError(f"{rule}, but got {s.epsilon:g} and {s.update_noise:g}; leave one out")
+    if not (s.update_clip or s.clip_quantile):
+        raise UserError("privacy needs a bound on updates, but update_clip is 0; give --set update_clip=1, or vary it")
     if bool(s.population) != bool(s.cohort):
         raise UserError(f"population and cohort go together, but got {s.population} and {s.cohort}; give both")
     if s.population and not (s.clients <= s.population and s.cohort <= s.population):
