@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, say_table, short
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune privacy` and return its exit status."""
     given = {name: value for name, value in vars(parser().parse_args(argv)).items() if value is not None}
     renamed = {"delta": "privacy_delta", "noise": "update_noise"}
-    values = {renamed.get(name, name): value for name, value in given.items() if name != "debug"}
+    values: dict[str, Any] = {renamed.get(name, name): value for name, value in given.items() if name != "debug"}
     with quick_imports():
         from fedtune.core.accounting import accountant
         from fedtune.experiment.privacy import Privacy
