@@ -93,7 +93,7 @@ class ComparisonPlan:
         names: dict[str, dict[str, list[str]]] = {}  # of algorithms, by hyperparameter and value
         for name, p in self.compared.items():
             fixed = p.workload.configuration({})
-            for n in sorted(_not_searched(p)):
+            for n in sorted(_not_searched(p) & fixed.keys()):
                 names.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
         lines = []
         for n, by_value in names.items():
