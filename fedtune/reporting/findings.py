@@ -25,7 +25,6 @@ from fedtune.runs import reading, tables
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import AGAIN, OVER, RunFiles, goes_on, search_of
 from fedtune.runs.trial_states import counts_in_words
-from fedtune.studies import ledger
 from fedtune.tuning import schedulers, searchers, verdict
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.options.search import SearchOptions
@@ -323,7 +322,7 @@ def _of_trials(f: Findings) -> list[str]:
             f"The best is the finished trial with the {extreme} {f.in_words}; it need not be on the Pareto front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
-    warnings += map(sentence, ledger.lines(f.run))
+    warnings += map(sentence, RunFiles(f.run).of_privacy)
     if f.best is not None:
         warnings += [_of_constraints(f)] * bool(f.goal.constraints)
         learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # of a whole grid nothing is sampled

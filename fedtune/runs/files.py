@@ -105,6 +105,12 @@ class RunFiles:
         about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
 
+    @property
+    def of_privacy(self) -> list[str]:
+        """What a search cost in privacy, in lines; none without it."""
+        content = json.loads(self.privacy_file.read_bytes()) if self.privacy_file.exists() else {}
+        return list(map(str, content.get("lines") or []))
+
     def record_with(self, *names: str) -> dict[str, Any]:
         """The record; UserError also if it lacks one of these entries."""
         content = self.record

@@ -5,10 +5,7 @@ The chosen configuration depends on every trial, so its own ε understates what 
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -73,13 +70,6 @@ def trained(p: SearchPlan, workload: Experiment, trials: pd.DataFrame) -> tuple[
 def releases_nothing(workload: Experiment) -> bool:
     """Whether its clients send nothing, which costs nothing."""
     return releases(type(workload.resolve({})[0])) == "nothing"
-
-
-def lines(folder: Path) -> list[str]:
-    """What a search's folder says of its privacy; nothing without it."""
-    file = RunFiles(folder).privacy_file
-    content: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}
-    return list(map(str, content.get("lines") or []))
 
 
 def _lacking(p: SearchPlan) -> list[str]:

@@ -149,7 +149,7 @@ def test_the_end_of_a_search_says_what_it_cost(tmp_path) -> None:
     content = json.loads(p.files.privacy_file.read_text())
     assert content["rounds"] == 1920 and content["composed"] == pytest.approx(10.4255, abs=5e-5)
     assert content["model"] == pytest.approx(1.1578, abs=5e-5) and content["accountant"] == "PLD"
-    assert lines == ledger.lines(p.folder) and "ε = 1.158 at δ = 0.001, by PLD" in lines[0]
+    assert lines == p.files.of_privacy and "ε = 1.158 at δ = 0.001, by PLD" in lines[0]
     assert all(line.startswith("without the validation scores, which were not private: ") for line in lines[1:])
     assert "ε = 10.43, composed by RDP over 1920 rounds" in lines[1] and "10 runs on fresh seeds" in lines[1]
     assert "the searcher random, not tpe; the scheduler none, not asha; a number of trials" in lines[2]
