@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, say_table, short
@@ -17,8 +18,8 @@ def parser() -> argparse.ArgumentParser:
         prog="fedtune privacy",
         description="Show what rounds with privacy of clients cost, or the noise for a target; nothing is trained.",
         examples=(
-            "fedtune privacy --clients 100 --participation 0.1 --rounds 60 --delta 0.001 --noise 1",
-            "fedtune privacy --population 1000000 --cohort 1000 --rounds 500 --epsilon 2",
+            "fedtune privacy --clients 100 --participation 0.1 --rounds 60 --noise 1",
+            "fedtune privacy --population 1000000 --cohort 1000 --epsilon 2",
         ),
     )
     p.add_argument("--clients", type=int, metavar="K", help="number of clients (default 100)")
@@ -39,13 +40,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune privacy` and return its exit status."""
     given = {name: value for name, value in vars(parser().parse_args(argv)).items() if value is not None}
     renamed = {"delta": "privacy_delta", "noise": "update_noise"}
-    values = {renamed.get(name, name): value for name, value in given.items() if name != "debug"}
+    values: dict[str, Any] = {"clients": 100, "privacy": "client", "update_clip": 1.0}
+    values |= {renamed.get(name, name): value for name, value in given.items() if name != "debug"}
     with quick_imports():
         from fedtune.core.accounting import accountant
         from fedtune.experiment.privacy import Privacy
         from fedtune.experiment.scenario import Scenario
 
-    private = Privacy.of(Scenario(**{"clients": 100, "privacy": "client"} | values))
+    private = Privacy.of(Scenario(**values))
     assert private
     if private.as_if:
         say(private.as_if)

@@ -100,11 +100,6 @@ METRICS: dict[str, Metric] = {
     "residual": Metric(
         "with error feedback (compress topk, randk or sign): mean over clients of the norm of what was not sent yet"
     ),
-    "update_clip": Metric("C_t, the bound on the norm of a client's update in the round; with privacy"),
-    "clip_share": Metric(
-        "share of the round's updates that were longer than the bound; not private: for the researcher only"
-    ),
-    "update_norm": Metric("median norm of the round's updates; not private: for the researcher only"),
     "epsilon": Metric(
         "with privacy: ε of the rounds so far, at the run's δ; 0 of an algorithm that sends nothing",
         "ε",
@@ -114,6 +109,11 @@ METRICS: dict[str, Metric] = {
         grows=True,
         at_end="known",
     ),
+    "update_clip": Metric("C_t, the bound on the norm of a client's update in the round; with privacy"),
+    "clip_share": Metric(
+        "share of the round's updates that were longer than the bound; not private: for the researcher only"
+    ),
+    "update_norm": Metric("median norm of the round's updates; not private: for the researcher only"),
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),

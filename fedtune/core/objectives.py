@@ -170,7 +170,7 @@ def _require_known(name: str, kind: str, names: Collection[str]) -> None:
     if name in names:
         return
     if name == "epsilon":
-        raise UserError(f"a {kind} must be measured, but got epsilon without privacy; give --privacy client")
+        raise UserError(f"epsilon needs privacy, but got it as {kind} without; give --privacy client")
     if name.startswith(TEST):
         of_validation = f"val_{name.removeprefix(TEST)}"
         advice = of_validation if of_validation in names else f"one of {', '.join(names)}"

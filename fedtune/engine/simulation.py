@@ -20,7 +20,7 @@ from fedtune.data import federation
 from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack, wire
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import RunSetup, State, start, with_shapes
-from fedtune.experiment import hooks, partitioning, privacy
+from fedtune.experiment import hooks, partitioning, privacy, refusals
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors, user_files
@@ -106,7 +106,7 @@ class Simulation(Run):
         """Continue from a round's result; returns its row, including the evaluation and its seconds."""
         row, task = {"round": state.round} | row | scored.row, self.setup.task_in(state.round)
         alg = self.setup.algorithm
-        row |= privacy.spent(alg, self.setup.scenario, state.round)
+        row |= privacy.spent(refusals.releases(type(alg)), self.setup.scenario, state.round)
         server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
         self.state = state._replace(server=server)
         self.last = Round(row | {"eval_seconds": seconds}, scored.clients, state)

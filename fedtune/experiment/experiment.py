@@ -120,7 +120,11 @@ class Experiment(Workload):
 
     def known(self, config: dict[str, Any]) -> dict[str, float]:
         """ε of a whole run with privacy."""
-        return privacy.spent(*self.resolve(config), self.scenario.rounds)
+        return privacy.spent(*self._released(config), self.scenario.rounds)
+
+    def _released(self, config: dict[str, Any]) -> tuple[str, Scenario]:
+        alg, scenario = self.resolve(config)
+        return refusals.releases(type(alg)), scenario
 
     def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
         """The first round whose evaluation can depend on each of these hyperparameters, under a configuration."""
@@ -130,7 +134,7 @@ class Experiment(Workload):
     def describe(self) -> list[str]:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
-        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self.resolve({})))]
+        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self._released({})))]
         if self.preset == "as_text" and (differs := beside_text(self._class())):
             lines.append(f"note: {differs}")
         lines.append(f"scored: {self.describe_scoring()}")

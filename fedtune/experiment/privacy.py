@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from fedtune.core.accounting import epsilon_of, noise_for
 from fedtune.core.errors import UserError
-from fedtune.experiment.algorithm import Algorithm
-from fedtune.experiment.refusals import releases
 from fedtune.experiment.scenario import Scenario
 
 ENOUGH = 1000  # clients, of which the noise in a mean is small
@@ -62,20 +60,22 @@ class Privacy(NamedTuple):
         return epsilon_of(self.sample_rate, self.noise, rounds, self.delta)
 
 
-def spent(algorithm: Algorithm, scenario: Scenario, rounds: int) -> dict[str, float]:
-    """The metric `epsilon` after so many rounds, which costs the same whatever the data; none without privacy."""
-    if (privacy := Privacy.of(scenario)) is None:
+def spent(releases: str, scenario: Scenario, rounds: int) -> dict[str, float]:
+    """The metric `epsilon` after so many rounds; none without privacy.  releases: what the algorithm's server uses."""
+    if scenario.privacy == "none":
         return {}
-    return {"epsilon": 0.0 if releases(type(algorithm)) == "nothing" else privacy.epsilon(rounds)}
+    private = None if releases == "nothing" else Privacy.of(scenario)
+    return {"epsilon": private.epsilon(rounds) if private else 0.0}
 
 
-def notes(algorithm: Algorithm, scenario: Scenario) -> list[str]:
+def notes(releases: str, scenario: Scenario) -> list[str]:
     """What to know of privacy with few clients: a line, or none."""
-    s, private = scenario, None if releases(type(algorithm)) == "nothing" else Privacy.of(scenario)
+    s, private = scenario, None if releases == "nothing" else Privacy.of(scenario)
     if private is None or s.population or s.clients >= ENOUGH:
         return []
-    deviation = f"{private.update_noise / private.cohort:.2g} of the bound in every number of the mean"
-    return [f"with {s.clients} clients the noise is {deviation}; privacy needs thousands: see --population, --cohort"]
+    deviation = f" ({private.update_noise / private.cohort:.2g} of the bound at update_noise {private.noise:g})"
+    few = f"{s.clients} clients are few for privacy: the noise is large in every number of the mean"
+    return [f"{few}{deviation * (private.noise > 0)}; for thousands, as if, see --population and --cohort"]
 
 
 def beside_count(noise: float, of_count: float) -> float:
@@ -89,6 +89,11 @@ def beside_count(noise: float, of_count: float) -> float:
 
 
 def _require(s: Scenario) -> None:
+    if s.epsilon and s.update_noise:
+        rule = "--epsilon sets update_noise, so only one of them can be given"
+        raise UserError(f"{rule}, but got {s.epsilon:g} and {s.update_noise:g}; leave one out")
+    if not (s.update_clip or s.clip_quantile):
+        raise UserError("privacy needs a bound on updates, but update_clip is 0; give --set update_clip=1, or vary it")
     if bool(s.population) != bool(s.cohort):
         raise UserError(f"population and cohort go together, but got {s.population} and {s.cohort}; give both")
     if s.population and not (s.clients <= s.population and s.cohort <= s.population):

@@ -324,6 +324,7 @@ def _of_trials(f: Findings) -> list[str]:
             f"The best is the finished trial with the {extreme} {f.in_words}; it need not be on the Pareto front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
+    warnings += map(sentence, RunFiles(f.run).of_privacy)
     if f.best is not None:
         warnings += [_of_constraints(f)] * bool(f.goal.constraints)
         learns = "" if f.record.get("whole") else str(f.record.get("searcher"))  # of a whole grid nothing is sampled

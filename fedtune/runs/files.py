@@ -43,6 +43,7 @@ class RunFiles:
     rounds_file = _File("rounds.parquet")  # a row per trial and round
     best_file = _File("best.yaml")  # the best configuration, for `fedtune run --config`
     clients_file = _File("clients.parquet")  # each client's results in the fresh-seed runs
+    privacy_file = _File("privacy.json")  # what its models cost in ε, with privacy
     front_file = _File("front.parquet")  # the Pareto front of rounds, with two objectives
     study_file = _File("study.journal")  # the Optuna study, which gets every trial when it ends
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
@@ -106,6 +107,12 @@ class RunFiles:
             raise self.damaged(reading.short(error)) from error
         about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
+
+    @property
+    def of_privacy(self) -> list[str]:
+        """What a search cost in privacy, in lines; none without it."""
+        content = json.loads(self.privacy_file.read_bytes()) if self.privacy_file.exists() else {}
+        return list(map(str, content.get("lines") or []))
 
     def record_with(self, *names: str) -> dict[str, Any]:
         """The record; UserError also if it lacks one of these entries."""

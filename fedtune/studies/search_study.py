@@ -17,7 +17,7 @@ from fedtune.core.terminal import near, say, several, short
 from fedtune.runs import disk, provenance, reading, tables, trial_states, user_copies
 from fedtune.runs.files import RunFiles, goes_on
 from fedtune.runs.trial_states import BROKEN, TRACEBACK
-from fedtune.studies import choosing, final_check
+from fedtune.studies import choosing, final_check, ledger
 from fedtune.tuning import driver, messages, saved_state, verdict
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.options.types import AUTO
@@ -139,7 +139,8 @@ def search_and_check(
         checked = final_check.check(s, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - found.began, 1))
     run.write("finished")
-    messages.conclude(p, config, best, checked, found.counts)
+    of_privacy = ledger.write(p, config, best, found.trials, len(checked))
+    messages.conclude(p, config, best, checked, found.counts, of_privacy)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,8 +67,15 @@ def none_stands(rows: pd.DataFrame) -> str:
     return f"{why}. Widen the space, or take --choose-seeds 1 to choose without them"
 
 
-def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int]) -> None:
-    """Print the best configuration and its figures."""
+def conclude(
+    p: SearchPlan,
+    config: Config,
+    best: pd.Series,
+    checked: pd.DataFrame,
+    counts: dict[str, int],
+    of_privacy: Sequence[str] = (),
+) -> None:
+    """Print the best configuration, its figures, and what it cost in privacy."""
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
     first, ended = p.goal.first.name, trial_states.counts_in_words(counts)
     which = f"trial {best['trial']}, the best of {trials} ({ended})"
@@ -100,6 +107,8 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     if searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or space_facts.are_all(p.space, p.trials)):
         resume = command_line("resume", near(p.folder))
     of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text(), resume)
+    for line in of_privacy:
+        say(line)
     for caveat in of_search + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):

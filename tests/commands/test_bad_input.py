@@ -143,7 +143,7 @@ CASES = {
     GFPL + "--address 127.0.0.1:1": "nobody answers at 127.0.0.1:1",
     GFPL + "--address ray://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
     GFPL + "--address nowhere": "--address must be auto, host:port or ray://host:port, but got 'nowhere'",
-    GFPL + "--colour red": "unknown option '--colour': all ",
+    GFPL + "--colour red": "unknown option '--colour': did you mean '--cohort'? all ",
     GFPL + "--scenario qqqqqqqqqq": "are in fedtune list scenarios",
     GFPL + "--seed 4294967296": "must be a whole number in 0..4294964295, but got '4294967296'",
     GFPL + "--final-seeds 100000": "must be a whole number in 0..1000, but got",

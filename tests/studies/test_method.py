@@ -132,6 +132,9 @@ NONE = "--baselines none"
 @pytest.mark.parametrize(
     ("words", "says", "silent", "cites", "cites_not"),
     [
+        ("--privacy client --epsilon 8", "has one client less, with all its rows; the server is trusted; and a "
+         "client takes part in a round with probability 1, whoever else does.|ε, at δ = 0.218 and by dp-accounting's "
+         "privacy loss distributions, is that of one run, and noise keeps it at 8;", "", "mcmahan2018private", ""),
         ("--searches 3", "over 1 pair.|and a paired t-test.", "", "", "smyth2004"),
         ("--trials 8 --scheduler none", "Each is tuned by one search of 8 trials, with|so few are never guided.|"
          "No trial is stopped early.|over the 5 fresh seeds, corrected by Holm's method over 1 pair|"

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedtune.core.accounting import accountant
 from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import one_line, printable, several
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.privacy import Privacy
 from fedtune.programs.naming import is_program
 from fedtune.runs.choice import TOP
 from fedtune.runs.overview import RungCount
@@ -80,7 +83,20 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
             for p in first_searches
         ],
         "top": TOP,
+        **_of_privacy(c),
         "where": scenario_words(c.to_record()),
+    }
+
+
+def _of_privacy(c: ComparisonPlan) -> dict[str, Any]:
+    workload = c.first.workload
+    scenario = workload.resolve({})[1] if isinstance(workload, Experiment) else None
+    private = Privacy.of(scenario) if scenario else None
+    by = {"pld": "privacy loss distributions", "rdp": "Rényi accountant"}
+    return {
+        "private": private,
+        "accountant": by[accountant(private.noise or 1.0)] if private else "",
+        "target": scenario.epsilon if scenario else 0.0,
     }
 
 

@@ -1,0 +1,83 @@
+"""What a search's models cost in privacy: the chosen one alone, all that were trained, and their choice.
+
+The chosen configuration depends on every trial, so its own ε understates what was released of the clients' rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from fedtune.core.accounting import Ledger, accountant
+from fedtune.core.terminal import several
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.privacy import Privacy
+from fedtune.experiment.refusals import releases
+from fedtune.runs.files import RunFiles, write_json
+from fedtune.runs.trial_states import UNTRAINED
+from fedtune.studies import fresh_seeds
+from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.space import Config
+
+BUT_SCORES = "without the validation scores, which were not private"
+
+
+def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, checked: int) -> list[str]:
+    """Write privacy.json into a search's folder; its lines.  Nothing without privacy.
+
+    best: the chosen trial.  trials: all of them.  checked: how many runs its final check had.
+    """
+    workload = p.workload
+    if not isinstance(workload, Experiment) or (private := Privacy.of(workload.resolve(config)[1])) is None:
+        return []
+    ledger, rounds = trained(p, workload, trials)
+    of_model = 0.0 if releases_nothing(workload) else private.epsilon(int(best["rounds"]))
+    composed = ledger.epsilon(private.delta)
+    by = accountant(private.noise).upper()
+    as_if = f", {private.as_if}" if private.as_if else ""
+    lines = [
+        f"privacy of this model alone, if its hyperparameters had been known: ε = {of_model:.4g} at δ = "
+        f"{private.delta:.3g}, by {by}{as_if}",
+        f"{BUT_SCORES}: the search cost ε = {composed:.4g}, composed by RDP over {several(rounds, 'round')} that it "
+        f"trained; {several(checked, 'run')} on fresh seeds, which a deployment would not have, not counted",
+        f"{BUT_SCORES}: the choice has no ε of its own, which takes {'; '.join(_lacking(p))}",
+    ]
+    found = {"delta": private.delta, "model": of_model, "accountant": by, "composed": composed, "rounds": rounds}
+    finite = {name: None if value == math.inf else value for name, value in found.items()}
+    more = {"population": workload.scenario.population, "cohort": workload.scenario.cohort, "scores": "not private"}
+    write_json(p.files.privacy_file, finite | more | {"selected": None, "lines": lines})
+    return lines
+
+
+def trained(p: SearchPlan, workload: Experiment, trials: pd.DataFrame) -> tuple[Ledger, int]:
+    """All rounds that were trained on the search's clients, and how many they are: of trials and of their choice."""
+    ledger, rounds = Ledger(), 0
+    records = [p.files.record, *([RunFiles(p.extended).record] if p.extended else [])]
+    chosen_from = {row["trial"] for record in records for row in record.get("choice") or []}
+    for row in trials.to_dict("records"):
+        if str(row["reason"]).startswith(UNTRAINED):
+            continue
+        # what diverged or failed has lost its last round, which counts all the same
+        length = int(row["rounds"]) + (row["status"] in ("diverged", "failed"))
+        runs = p.seeds + (row["trial"] in chosen_from) * len(p.choosing)
+        private, rounds = Privacy.of(workload.resolve(fresh_seeds.values(p, row))[1]), rounds + runs * length
+        if private and not releases_nothing(workload):
+            ledger[private.sample_rate, private.noise] += runs * length
+    return ledger, rounds
+
+
+def releases_nothing(workload: Experiment) -> bool:
+    """Whether its clients send nothing, which costs nothing."""
+    return releases(type(workload.resolve({})[0])) == "nothing"
+
+
+def _lacking(p: SearchPlan) -> list[str]:
+    """What the bound for the best of a random number of independent runs needs, and this search has not.
+
+    Papernot and Steinke (ICLR 2022); `Ledger.epsilon` has it.
+    """
+    needs = {f"the searcher random, not {p.searcher}": p.searcher != "random"}
+    needs |= {f"the scheduler none, not {p.scheduler}": p.scheduler != "none"}
+    needs |= {"one seed for each trial": p.seeds > 1 or bool(p.choosing)}
+    return [*(what for what, lacks in needs.items() if lacks), "a number of trials that was drawn"]
