@@ -15,7 +15,7 @@ from torch import nn
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
-from fedtune.core.metrics import OBJECTIVES
+from fedtune.core.metrics import OBJECTIVES, SIM_SECONDS
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, registry, scenarios
@@ -69,7 +69,8 @@ class Experiment(Workload):
     @property
     def measures(self) -> Measures:
         """The metrics of the engine and the user's own."""
-        return Measures(OBJECTIVES | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
+        known = {n: mode for n, mode in OBJECTIVES.items() if self.scenario.timed or n != SIM_SECONDS}
+        return Measures(known | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
 
     @property
     def traits(self) -> Traits:
