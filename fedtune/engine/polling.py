@@ -28,7 +28,7 @@ def asked(s: RunSetup, state: State) -> Poll:
     assert s.devices
     ids, d = offered.cpu(), s.devices
     down = hooks.broadcast(s.algorithm, "deployed", state.server, offered, s.task_in(t))
-    reading = READING * s.federation.train.counts[offered].cpu() * scenario.row_seconds * d.slow[ids]
+    reading = READING * s.federation.train.counts[offered].cpu().double() * scenario.row_seconds * d.slow[ids]
     sent = 8e-6 * (bytes_of_each(down, len(ids)) / d.down_mbps[ids] + ANSWER / d.up_mbps[ids])
     order = evaluation.training_losses(s, state, offered).argsort(descending=True, stable=True)
     up = Size(len(ids), 0, ANSWER * len(ids))

@@ -342,8 +342,8 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
     unit, length, rounds = options.budget_unit, options.budget, workload.rounds
     if (length is None) != (unit == "rounds"):
         raise UserError(
-            f"--budget is the length of a trial with --budget-unit mb, seconds or sim_seconds, say 20, but got --budget "
-            f"{length} and --budget-unit {unit}; --rounds is the length in rounds"
+            f"--budget is the length of a trial with --budget-unit mb, seconds or sim_seconds, say 20, but got "
+            f"--budget {length} and --budget-unit {unit}; --rounds is the length in rounds"
         )
     if length is None:
         return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)

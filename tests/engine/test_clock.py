@@ -27,7 +27,7 @@ FEW = ("fedavg", "scaffold", "fedproto", "fedrep", "gfpl")
 
 def timed(name: str = "fedavg", rows: list[int] | None = None, seed: int = 0, executor: str = "stack", **fields: Any):
     own = {n: fields.pop(n) for n in list(fields) if n not in Scenario.__dataclass_fields__}
-    base = {"devices": "alike"} | fields
+    base = {"devices": "alike", "clients": len(rows or ROWS)} | fields
     return simulate(name, DIGITS.override(**base), random_federation(rows or ROWS), seed, executor, **own)
 
 
@@ -224,7 +224,7 @@ def lost_share_matters(name: str) -> None:
     scenario = DIGITS.override(rounds=2)
     a, b = (simulate(name, scenario.override(lost_share=p), data, **EARLY[name]) for p in (0.0, 0.9))
     x, y = play(a, 2), play(b, 2)
-    assert sum(r["lost"] for r in y) > 6
+    assert sum(r["lost"] for r in y) >= 5
     if x[-1]["up_bytes"] or x[0]["up_bytes"]:
         assert sum(r["up_bytes"] for r in y) < sum(r["up_bytes"] for r in x)
         p, q = numbers(a.state), numbers(b.state)
@@ -271,10 +271,10 @@ def test_the_clients_with_the_largest_training_loss_are_chosen(executor: str) ->
         (row,) = play(sim, 1)
         assert sent[-1]["ids"].tolist() == sorted(offered[best].tolist())
         assert row["down_bytes"] == (4 + 2) * model and row["up_bytes"] == 2 * (model + 8) + 4 * 4
-        rows = sim.setup.federation.train.counts
-        poll = 2.0 + max(rows[offered].tolist()) * 0.1 + 8e-6 * (model / 10 + 4)
+        rows = sim.setup.federation.train.counts.tolist()
+        poll = 2.0 + max(rows[k] for k in offered.tolist()) * 0.1 + 8e-6 * (model / 10 + 4)
         task = 2.0 + max(-(-rows[k] // 4) * 4 for k in sent[-1]["ids"].tolist()) * 0.3 + 8e-6 * (model / 10 + model + 8)
-        assert row["round_seconds"] == pytest.approx(poll + float(task), rel=1e-9)
+        assert row["round_seconds"] == pytest.approx(poll + task, rel=1e-9)
 
 
 def by_itself(sim: Any, k: int) -> float:
