@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedtune.data.datasets import describe, has_tokens
 from fedtune.data.federation import Federation, Split
 from fedtune.experiment import partitioning
-from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenario import OF_DEVICES, Scenario
 
 TINY = Scenario(
     model="mlp",
@@ -114,7 +114,7 @@ def cases(base: Scenario | None = None) -> Cases:
     start = TINY
     if base:  # its data shape, model and local work, with few clients who all take part
         few = {"clients": 5, "participation": 1.0, "evaluation": "personal", "eval_clients": 0, "all_classes": 0}
-        few |= {"sampling": "fixed"}
+        few |= {"sampling": "fixed"} | {f.name: f.default for f in fields(Scenario) if f.name in OF_DEVICES}
         start = replace(base, rounds=TINY.rounds, **few)  # type: ignore[arg-type]
     data = _partitioned if ours else _rows([5, 13, 9, 2, 7])
     unequal = _rows([5, 13, 9, 2]) if ours else data

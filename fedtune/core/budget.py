@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-UNITS = ("rounds", "mb", "seconds")
+UNITS = ("rounds", "mb", "seconds", "sim_seconds")
+SHORT = {"mb": "MB", "seconds": "s", "sim_seconds": "device seconds"}  # in words
 
 
 class Budget(NamedTuple):
@@ -19,7 +20,7 @@ class Budget(NamedTuple):
     @property
     def text(self) -> str:
         """Its limit in words: `6 rounds`, `2.5 MB`, `30 s`."""
-        return f"{self.limit:g} {({'mb': 'MB', 'seconds': 's'}).get(self.unit, self.unit)}"
+        return f"{self.limit:g} {SHORT.get(self.unit, self.unit)}"
 
     @property
     def attribute(self) -> str:
@@ -45,6 +46,7 @@ class Budget(NamedTuple):
             "rounds": 1.0,
             "mb": (row.get("up_bytes", 0) + row.get("down_bytes", 0)) / 1e6,
             "seconds": row["seconds"] + row["eval_seconds"],
+            "sim_seconds": row.get("round_seconds"),
         }[self.unit]
         return any((is_first or used - of_round < rung) and rung <= used for rung in rungs)
 
@@ -53,4 +55,5 @@ class Budget(NamedTuple):
         return self._used(row, seconds) / self.limit
 
     def _used(self, row: dict[str, Any], seconds: float) -> float:
-        return float({"rounds": row["round"], "mb": row.get("comm_mb"), "seconds": seconds}[self.unit])
+        of_row = {"rounds": row["round"], "mb": row.get("comm_mb"), "sim_seconds": row.get("sim_seconds")}
+        return float((of_row | {"seconds": seconds})[self.unit])

@@ -114,6 +114,18 @@ METRICS: dict[str, Metric] = {
         "share of the round's updates that were longer than the bound; not private: for the researcher only"
     ),
     "update_norm": Metric("median norm of the round's updates; not private: for the researcher only"),
+    "sim_seconds": Metric(
+        "device seconds since the start, as the scenario's devices take them; only where it names devices",
+        "device time",
+        "s",
+        last=True,
+        goal="min",
+        grows=True,
+    ),
+    "round_seconds": Metric("device seconds of the round, until the server goes on", unit="s"),
+    "lost": Metric("clients of the round whose upload was lost"),
+    "late": Metric("clients of the round that sent after the deadline"),
+    "surplus": Metric("clients of the round that sent in time, but after enough others"),
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),
@@ -160,6 +172,7 @@ METRICS: dict[str, Metric] = {
 }
 
 JUDGED = "judged"
+SIM_SECONDS = "sim_seconds"  # only rows of runs with devices have it
 REPORTED = "reported"  # an entry of a trial's result: the names of those of its metrics that are not declared here
 TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")  # what clients and server send
 METRIC = "val_acc"  # the default objective: validation data only

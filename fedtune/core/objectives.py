@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES, worst
+from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES, SIM_SECONDS, worst
 
 WORST = 1e12  # stands for the worst value: schedulers need one, and infinity would spoil their quantiles
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
@@ -171,6 +171,8 @@ def _require_known(name: str, kind: str, names: Collection[str]) -> None:
         return
     if name == "epsilon":
         raise UserError(f"epsilon needs privacy, but got it as {kind} without; give --privacy client")
+    if name == SIM_SECONDS:
+        raise UserError(f"device seconds need devices, but got {kind} {name} without; give for example --devices alike")
     if name.startswith(TEST):
         of_validation = f"val_{name.removeprefix(TEST)}"
         advice = of_validation if of_validation in names else f"one of {', '.join(names)}"

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from fedtune.core import randomness
+from fedtune.core.trees import NOTHING, Size
 from fedtune.engine.state import RunSetup
 
 
-def participants(s: RunSetup, t: int) -> Tensor:
+class Poll(NamedTuple):
+    """What clients answered that were offered a round: `polling`."""
+
+    asked: Tensor  # the clients that the round asks to take part, ascending
+    up: Size = NOTHING
+    down: Size = NOTHING
+    seconds: float = 0.0  # device seconds until the last has answered
+
+
+def participants(s: RunSetup, t: int, share: float = 1.0) -> Tensor:
     """The clients of round t, ascending; drawn without replacement from the round's own stream.
 
     With Poisson sampling each client takes part with probability m/K, whoever else does: there may be none.
+    share: of m, how many are drawn without it.
     """
-    stream, scenario = randomness.stream(s.task.seed, "participants", t), s.scenario
-    if scenario.is_poisson:
-        drawn = torch.rand(s.task.clients, generator=stream, dtype=torch.float64) < scenario.drawn_share
-        ids = drawn.nonzero()[:, 0]
-    else:
-        ids = torch.randperm(s.task.clients, generator=stream)[: scenario.participants].sort().values
-    return ids.to(s.federation.x.device)
+    if s.scenario.is_poisson:
+        stream = randomness.stream(s.task.seed, "participants", t)
+        drawn = torch.rand(s.task.clients, generator=stream, dtype=torch.float64) < s.scenario.drawn_share
+        return drawn.nonzero()[:, 0].to(s.federation.x.device)
+    return permutation(s, t)[: enough(s, share)].sort().values
+
+
+def permutation(s: RunSetup, t: int) -> Tensor:
+    """All clients in the order of round t, whose first take part."""
+    stream = randomness.stream(s.task.seed, "participants", t)
+    return torch.randperm(s.task.clients, generator=stream).to(s.federation.x.device)
+
+
+def enough(s: RunSetup, share: float) -> int:
+    """How many clients are share · m, rounded up: 1.1 · 10 are 11."""
+    return math.ceil(round(share * s.scenario.participants, 9))

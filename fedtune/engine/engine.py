@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -16,20 +16,21 @@ from torch import Tensor
 
 from fedtune.core import metrics
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
+from fedtune.core.trees import Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
 from fedtune.engine.clipping import Clipping
-from fedtune.engine.cohort import participants
+from fedtune.engine.clock import CLOCK, Clock
+from fedtune.engine.cohort import Poll, participants
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
-from fedtune.engine.wire import Codec, Context, Stage, residual, through
+from fedtune.engine.wire import Codec, Context, Stage, residual, sizes, through
 from fedtune.experiment import hooks, plans
-from fedtune.experiment.algorithm import DOWN, Phase, part_of
+from fedtune.experiment.algorithm import DOWN, UP, Phase, part_of
 from fedtune.experiment.privacy import Privacy
 
 Address = tuple[str | int, ...]
@@ -37,16 +38,17 @@ RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row
 Result = TypeVar("Result")
 
 
-def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, RoundResult]:
+def run_rounds(
+    seeds: SeedStack, states: Mapping[int, State], polls: Mapping[int, Poll] = MappingProxyType({})
+) -> dict[int, RoundResult]:
     """The next round of several runs: of each the new state and metrics (without evaluation), or how it diverged.
 
     states: by the runs' positions among the seeds, all after the same round.  They are consumed: if only some clients
-    take part, a state's tensors are overwritten at the end of the round.
+    take part, a state's tensors are overwritten at the end of the round.  polls: of runs that choose clients by loss.
     """
     began = time.perf_counter()
-    rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1) for i, state in states.items()]
-    plans_by_run = {r.run: plans.plan(r.s.algorithm, r.task) for r in rounds}
-    for plan, runs in by_plan(plans_by_run):
+    rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1, polls.get(i)) for i, state in states.items()]
+    for plan, runs in by_plan({r.run: r.plan for r in rounds}):
         for action in plan:
             active = [r for r in rounds if r.run in runs and not r.lost]
             if isinstance(action, Phase):
@@ -66,9 +68,12 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
     def code(s: RunSetup, g: Group, down: Tree) -> PhaseResult:
         return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
 
-    _of_groups(seeds, rounds, code, lambda r, i: r.down[i], RunningRound.take_training)
+    def store(r: RunningRound, i: int, done: PhaseResult | Diverged) -> None:
+        r.take_training(i, done, phase)
+
+    _of_groups(seeds, rounds, code, lambda r, i: r.down[i], store)
     for r in rounds:
-        r.end_phase()
+        r.phase += 1
 
 
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
@@ -121,11 +126,15 @@ def stages(s: RunSetup) -> tuple[Stage, ...]:
 class RunningRound:
     """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
-    def __init__(self, run: int, s: RunSetup, state: State, t: int) -> None:
-        """Select the clients of round t from each group.  run: its position among the seeds."""
+    def __init__(self, run: int, s: RunSetup, state: State, t: int, poll: Poll | None) -> None:
+        """Select the clients of round t from each group.  run: its position among the seeds; poll: who was chosen."""
         self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
-        taking_part = participants(s, t)
-        self.positions = [torch.isin(g.ids, taking_part).nonzero()[:, 0] for g in state.groups]
+        self.plan = plans.plan(s.algorithm, self.task)
+        waits = UP in self.plan  # else nobody can be lost or late, and there is no first to answer
+        poll = poll or Poll(participants(s, t, s.scenario.over_ask if waits else 1.0))
+        self.clock = Clock(s, t, poll.asked, waits, poll.seconds) if s.devices else None
+        self.awaited = waits and self.clock is not None  # whether it is still open who is taken
+        self.positions = [torch.isin(g.ids, poll.asked).nonzero()[:, 0] for g in state.groups]
         self.groups = [g.at(index) for g, index in zip(state.groups, self.positions, strict=True)]
         self.active_groups = [i for i, g in enumerate(self.groups) if len(g.ids)]
         self.down: list[dict[str, Tree]] = [{} for _ in self.groups]
@@ -137,9 +146,8 @@ class RunningRound:
             for g in self.groups
         ]
         self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
-        self.up_size, self.down_size = NOTHING, NOTHING
-        self.losses: list[Tensor] = []  # one tensor per group of the current phase
-        self.train_loss: float | None = None  # the mean loss of the first phase; None: nobody trained
+        self.up_size, self.down_size = poll.up, poll.down
+        self.losses: dict[int, Tensor] = {}  # of the first phase, per group
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.extra = dict(state.extra)
         self.row: dict[str, float | None] = {}  # columns of what happens on the wire
@@ -161,23 +169,45 @@ class RunningRound:
                 self.down[i] = hooks.broadcast(self.s.algorithm, "broadcast", self.server, g.ids, self.task)
                 self.down_size = self.down_size.plus(size(self.down[i]))
                 self.groups[i] = g._replace(tensors=received(self.s, g, self.down[i]))
+                if self.clock:
+                    self.clock.receives(g.ids, self.down[i])
+            self._leave_out_lost()
 
-    def take_training(self, i: int, done: PhaseResult | Diverged) -> None:
+    def take_training(self, i: int, done: PhaseResult | Diverged, phase: Phase) -> None:
         """Store the result of a phase for a group's clients."""
         with self.until_lost():
             done = undiverged(done)
             g, frozen = self.groups[i], self.s.scenario.frozen
             moved = {n: t for n, t in done.tensors.items() if part_of(n) not in frozen}  # frozen tensors stay views
             self.groups[i] = g._replace(tensors=g.tensors | moved)
-            self.losses.append(done.losses)
+            self.losses |= {} if self.phase else {i: done.losses}
             self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
+            if self.clock:
+                self.clock.trains(g.ids, phase, done.steps)
             require_finite(self.t, self.s.federation, g.ids, done.losses, {}, {})
 
-    def end_phase(self) -> None:
-        """Note the phase's loss, after all groups have trained."""
-        if self.losses and not self.lost:  # nobody may have taken part
-            self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
-        self.losses, self.phase = [], self.phase + 1
+    def only(self, ids: Tensor) -> None:
+        """Go on with these clients: it is as if the others had not taken part, but for what was sent."""
+        for i in self.active_groups:
+            g = self.groups[i]
+            index = torch.isin(g.ids, ids).nonzero()[:, 0]
+            self.positions[i], self.groups[i] = self.positions[i][index], g.at(index)
+            stores: tuple[Any, ...] = self.kept, self.down, self.tallies, self.clients
+            for store in (*stores, *([self.ups] if i in self.ups else [])):
+                store[i] = take(store[i], index)
+            if i in self.losses:
+                self.losses[i] = self.losses[i][index.to(self.losses[i].device)]
+        self.active_groups = [i for i in self.active_groups if len(self.groups[i].ids)]
+
+    def _leave_out_lost(self) -> None:
+        """Clients that are lost receive, and are not heard of again."""
+        if self.clock and self.awaited and len(self.clock.lost):
+            self.only(self.ids[~torch.isin(self.ids, self.clock.lost)])
+
+    @property
+    def ids(self) -> Tensor:
+        """The clients that still take part, group by group."""
+        return torch.cat([g.ids for g in self.groups])
 
     def inputs(self, i: int) -> ClientInputs:
         """What a group's clients received and tallied."""
@@ -190,24 +220,35 @@ class RunningRound:
             self.ups[i], self.kept[i] = result["up"], result["kept"]
 
     def take_in(self) -> None:
-        """The server aggregates the uploads, in the order of client numbers."""
-        noisy = self.s.scenario.privacy == "client" and self.s.algorithm.shared  # even if nobody took part
-        if self.lost or not (self.active_groups or noisy):
+        """The server aggregates the uploads of those who are taken, in the order of client numbers."""
+        if self.lost:
             return
-        chain, ups = stages(self.s), []
+        self._leave_out_lost()
+        private = self.s.scenario.privacy == "client" and bool(self.s.algorithm.shared)
         for i in self.active_groups:
             g, up = self.groups[i], self.ups.get(i, {})
             if self.s.algorithm.shared:
                 rows = self.s.federation.train.counts[g.ids]
                 up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
-            ups.append(up)
-        self.ups = {}
-        ids = torch.cat([g.ids for g in self.groups])
+            if private:
+                up = {"shared": up["shared"]}  # the server gets models and nothing else
+            self.ups[i] = up
+            sent, of_each = sizes(self.s, up, len(g.ids))
+            self.up_size = self.up_size.plus(sent)  # those who send in vain, too
+            if self.clock:
+                self.clock.sends(g.ids, of_each)
+        if self.clock and self.awaited:
+            taken, self.awaited = self.clock.taken(self.ids.sort().values), False
+            if len(taken) < len(self.ids):
+                self.only(taken)
+        ups, self.ups, chain = [self.ups[i] for i in self.active_groups], {}, stages(self.s)
+        if not ups and not private:
+            return
+        ids = self.ids
         with self.until_lost():
-            if chain and (self.s.algorithm.shared or self.s.scenario.privacy == "none"):
+            if chain and (private or self.s.scenario.privacy == "none"):
                 uploads = self._over_wire(chain, ups, ids)
             else:
-                self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
                 uploads = take(join(ups) | {"ids": ids}, ids.argsort())
             entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
             self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
@@ -218,7 +259,7 @@ class RunningRound:
         With privacy the server gets models and nothing else; if nobody took part, its own one with the round's noise.
         Diverged before any stage if a model is not finite: it would spoil the others.
         """
-        private, order = self.s.scenario.privacy == "client", ids.argsort()
+        order = ids.argsort()
         if ups:
             down = take(join([self.down[i].get("shared", {}) for i in self.active_groups]), order)
             uploads = take(join(ups), order)
@@ -226,14 +267,12 @@ class RunningRound:
         else:
             down = to_all(self.server["shared"], 1)
             uploads, chain = {"shared": down}, chain[-1:]
-        if private:
-            uploads = {"shared": uploads["shared"]}
         wire = take(join([g.wire for g in self.groups]), order)
         ctx = Context(self.s, self.t, ids[order], self.extra, wire, self.row)
-        uploads, sent = through(chain, uploads, down, ctx)
-        if private:
+        uploads = through(chain, uploads, down, ctx)
+        if self.s.scenario.privacy == "client":
             uploads["rows"] = torch.ones(max(1, len(ids)), dtype=ids.dtype, device=ids.device)
-        self.up_size, ends = self.up_size.plus(sent) if ups else self.up_size, [0]
+        ends = [0]
         for i, g in enumerate(self.groups):
             ends.append(ends[-1] + len(g.ids))
             self.groups[i] = g._replace(wire=take(wire, order.argsort()[slice(*ends[-2:])]))
@@ -247,7 +286,12 @@ class RunningRound:
         if self.lost:
             return self.lost
         total = state.bytes + self.up_size.bytes + self.down_size.bytes
-        row = {"train_loss": self.train_loss} | metrics.communication(self.up_size, self.down_size, total) | self.row
+        losses = [self.losses[i] for i in self.active_groups if i in self.losses]  # nobody may have trained
+        row = {"train_loss": torch.cat(losses).mean().item() if losses else None}
+        row |= metrics.communication(self.up_size, self.down_size, total) | self.row
+        if self.clock:
+            row |= self.clock.columns(self.ids, float(self.extra.get(CLOCK, 0.0)))
+            self.extra[CLOCK] = torch.tensor(row["sim_seconds"], dtype=torch.float64)
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
         groups = self._merged(state.groups)
         return State(self.server, groups, self.t, total, self.extra), row | residual(groups)

@@ -93,6 +93,19 @@ def score_all(
     return {i: results[i] for i in states}
 
 
+@torch.no_grad()
+def training_losses(s: RunSetup, state: State, ids: Tensor) -> Tensor:
+    """The mean loss of these clients on their training rows [n], with the model that they would receive now."""
+    groups, found = {}, torch.zeros(s.task.clients, dtype=torch.float64, device=ids.device)
+    for place, g in enumerate(state.groups):
+        if len(chosen := torch.isin(g.ids, ids).nonzero()[:, 0]):
+            groups[place] = _received(s, 0, place, state, g.at(chosen)).g
+    (scores,) = _scores(SeedStack((s,)), {0: state}, {0: groups}, "train").values()
+    for g, of_group in zip(groups.values(), scores, strict=True):
+        found[g.ids] = of_group.sums["loss"] / s.federation.train.counts[g.ids].clamp(min=1)
+    return found[ids]
+
+
 def adapted(s: RunSetup, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
     """A run's groups after adaptation, as new ones.  Raises Diverged."""
     (result,) = adapt_all(SeedStack((s,)), {0: state}, {0: dict(enumerate(groups))}).values()

@@ -17,7 +17,7 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.core.workload import Run, Runs
 from fedtune.data import federation
-from fedtune.engine import client_errors, engine, evaluation, executors, seed_stack, wire
+from fedtune.engine import client_errors, engine, evaluation, executors, polling, seed_stack, wire
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import RunSetup, State, start, with_shapes
 from fedtune.experiment import hooks, partitioning, privacy, refusals
@@ -86,7 +86,8 @@ class Simulation(Run):
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
-        setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, metrics=experiment.own_metrics)
+        found = scenario.devices_of(arrays.owners, experiment.seed) if scenario.timed else None
+        setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, experiment.own_metrics, found)
         self.state = start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
         wire.require_room(self.setup, self.state.server.get("shared", {}))
@@ -194,7 +195,9 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
     The time is divided evenly: a run's seconds are those that it adds, not those that it waits.
     """
     with _at_work():
-        trained = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
+        choosy = [i for i, run in runs.items() if run.setup.scenario.selection != "uniform"]
+        polls = {i: polling.asked(seeds.setups[i], runs[i].state) for i in choosy}
+        trained = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()}, polls)
         began = time.perf_counter()
         states = {i: d[0] for i, d in trained.items() if not isinstance(d, Diverged)}
         tests_due = any(runs[i].due(state.round) for i, state in states.items())

@@ -15,6 +15,7 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.pure import is_declared
 from fedtune.core.trees import Executor, Tree, is_shared, take, take_cheaply, to_all, tree_map
+from fedtune.data.devices import Devices
 from fedtune.data.federation import Federation, Split
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import Algorithm, Client, Task, part_of, parts
@@ -63,6 +64,7 @@ class RunSetup(NamedTuple):
     everywhere: Split | None = None  # test rows of all classes, the same for every client
     dtype: torch.dtype = torch.float32  # the floating-point type; rows may be integers (tokens)
     metrics: tuple[OwnMetric, ...] = ()  # the user's own metrics
+    devices: Devices | None = None  # None: no device seconds are counted
     seeds: tuple[int, ...] = ()  # for a joint setup with the clients of several runs: see `seed_stack`
 
     def task_in(self, t: int) -> Task:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedtune.core import memory
 from fedtune.core.errors import UserError
-from fedtune.core.trees import NOTHING, Size, Tree
+from fedtune.core.trees import NOTHING, Size, Tree, bytes_of_each, size
 from fedtune.engine import codecs
 from fedtune.engine.state import Group, RunSetup
 
@@ -85,10 +85,16 @@ def residual(groups: Sequence[Group]) -> dict[str, float]:
     return {"residual": torch.cat(left).mean().item()} if left else {}
 
 
-def through(
-    stages: Sequence[Stage], up: dict[str, Tree], down: dict[str, Tensor], ctx: Context
-) -> tuple[dict[str, Tree], Size]:
-    """The uploads `up` [m, …] after all stages, and the size of what was sent.  down: what the clients received."""
+def sizes(s: RunSetup, up: dict[str, Tree], clients: int) -> tuple[Size, Tensor]:
+    """The size of so many clients' uploads as they are sent, and the bytes of each [m], on the CPU, in float64."""
+    if s.scenario.compress == "none":
+        return size(up), bytes_of_each(up, clients)
+    each = codecs.sizes_of_each(s.scenario, s.task.parameters, up, clients)
+    return reduce(Size.plus, each, NOTHING), torch.tensor([e.bytes for e in each], dtype=torch.float64)
+
+
+def through(stages: Sequence[Stage], up: dict[str, Tree], down: dict[str, Tensor], ctx: Context) -> dict[str, Tree]:
+    """The uploads `up` [m, …] after all stages.  down: what the clients received."""
     shared, trained = up.get("shared", {}), set(ctx.s.task.parameters)
     # FedFomo's clients receive several models each: there is none to which an update could refer
     refers = [n for n in sorted(trained.intersection(shared, down)) if down[n].shape == shared[n].shape]
@@ -102,8 +108,7 @@ def through(
     rest = up | {"shared": {n: t for n, t in shared.items() if n not in was}}
     others = codecs.decoded_others(ctx.s.scenario, rest, ctx.s.streams(ctx.ids, "wire of others", ctx.t))
     others["shared"] = shared | others["shared"] | got
-    sent = codecs.sizes_of_each(ctx.s.scenario, trained, up, len(ctx.ids))
-    return {n: others[n] for n in up}, reduce(Size.plus, sent, NOTHING)
+    return {n: others[n] for n in up}
 
 
 def per_client(values: Tensor, like: Tensor) -> Tensor:

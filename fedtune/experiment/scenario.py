@@ -12,6 +12,7 @@ from typing import Any
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Range, check_all, hyper, python_value
 from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
+from fedtune.data import devices as profiles
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
 
@@ -59,7 +60,11 @@ OF_CODECS: dict[str, tuple[str, ...]] = {
 }
 # hyperparameter -> the codecs that use it
 CODECS_OF = {n: tuple(c for c, used in OF_CODECS.items() if n in used) for n in sum(OF_CODECS.values(), ())}
-SELECTIONS = ("uniform", "power-of-choice", "oort")
+SELECTIONS = ("uniform", "power-of-choice")
+OF_DEVICES = (  # with one of these not at its default, device seconds are counted
+    *("devices", "row_seconds", "up_mbps", "down_mbps", "lag", "speed_spread", "mbps_spread", "server_seconds"),
+    *("lost_share", "deadline", "over_ask", "selection", "offered"),
+)
 MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 
 
@@ -236,7 +241,11 @@ class Scenario:
     error_feedback: bool = hyper(
         True, help="add what the codec sign, topk or randk left out to the client's next update"
     )
-    devices: str = option("alike", "speeds of devices: alike, lognormal, exponential, or FILE.csv")
+    devices: str = option(
+        "none",
+        f"speeds of devices, for sim_seconds: {', '.join(profiles.NAMES)}, or your FILE.csv; none: alike, and device "
+        "seconds are counted only if another of these fields, from row_seconds to selection, is not at its default",
+    )
     row_seconds: float = option(0.005, "seconds that a training row takes on a device of speed 1", (0.0, 1e6))
     up_mbps: float = option(1.0, "megabits per second that a device sends", (1e-9, 1e9))
     down_mbps: float = option(10.0, "megabits per second that a device receives", (1e-9, 1e9))
@@ -249,7 +258,9 @@ class Scenario:
     over_ask: float = option(1.0, "clients asked for each one that is wanted; the first to answer count", (1.0, 100.0))
     selection: str = option("uniform", f"how participants are chosen: {', '.join(SELECTIONS)}")
     offered: int = option(
-        0, "clients that power-of-choice asks for their loss, 0: twice the participants", (0, 1_000_000)
+        0,
+        "clients that power-of-choice asks for their loss, at least the participants; 0: twice as many",
+        (0, 1_000_000),
     )
 
     def __post_init__(self) -> None:
@@ -280,7 +291,9 @@ class Scenario:
             if not is_users and getattr(self, name) not in allowed:
                 raise UserError(f"{unknown(kind, getattr(self, name), allowed)}{OWN.get(name, '')}")
         catalogue.members(self.model)
+        profiles.require(self.devices, self.clients)
         self._check_numbers()
+        self._check_cohort()
         self._check_against_data()
 
     def _check_numbers(self) -> None:
@@ -295,6 +308,18 @@ class Scenario:
         if not (self.val_share > 0 and self.test_share > 0 and self.val_share + self.test_share < 1):
             got = f"{self.val_share} and {self.test_share}"
             raise UserError(f"val_share and test_share must be above 0 and leave training rows, but got {got}")
+
+    def _check_cohort(self) -> None:
+        """UserError where privacy's sampling and the choice of participants exclude each other."""
+        how = "privacy" if self.privacy != "none" else "sampling poisson" if self.is_poisson else ""
+        whose = "needs clients that take part whatever the others do"
+        if how and self.over_ask > 1:
+            raise UserError(f"{how} {whose}, but got over_ask {self.over_ask:g}: the first to answer; leave it out")
+        if how and self.selection != "uniform":
+            raise UserError(f"{how} {whose}, but got selection {self.selection}: by their losses; leave it out")
+        if self.privacy != "none" and self.deadline and not self.local_steps:
+            rule = "a deadline under privacy needs times that do not depend on clients' rows"
+            raise UserError(f"{rule}, but got local_steps 0: passes over them; give --local-steps")
 
     def _check_against_data(self) -> None:
         if user_files.is_reference(self.dataset, datasets.names()) and not user_metadata.is_own(self.dataset):
@@ -354,6 +379,16 @@ class Scenario:
     def drawn_share(self) -> float:
         """q = m/K, the probability that a client is drawn for a round."""
         return self.participants / self.clients
+
+    @property
+    def timed(self) -> bool:
+        """Whether device seconds are counted."""
+        return any(getattr(self, f.name) != f.default for f in fields(self) if f.name in OF_DEVICES)
+
+    def devices_of(self, owners: tuple[tuple[str, ...], ...], seed: int) -> profiles.Devices:
+        """The clients' devices."""
+        network = profiles.Network(self.up_mbps, self.down_mbps, self.lag, self.speed_spread, self.mbps_spread)
+        return profiles.of(self.devices, network, owners, self.clients, seed)
 
     @property
     def frozen(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
+from fedtune.data import datasets, devices, flwr_partitions, user_metadata, user_rows
 from fedtune.data.assignment import rounded_down
 from fedtune.data.dataset import PICTURES
 from fedtune.experiment import scenarios
@@ -24,7 +24,8 @@ from fedtune.user_code.user_files import UserFile
 
 def known() -> dict[str, tuple[str, ...]]:
     """The fields that also accept a file, and their built-in names."""
-    return {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
+    own_data = {"dataset": datasets.names(), "model": catalogue.names(), "partition": PARTITIONS}
+    return own_data | {"devices": devices.NAMES}
 
 
 def taken(
@@ -39,7 +40,8 @@ def taken(
     own: tuple[UserFile, ...] = ()
     for field, names in known().items():
         if field in given:
-            given[field], files = user_files.take_each(str(given[field]), names)
+            text = str(given[field])
+            given[field], files = devices.taken(text) if field == "devices" else user_files.take_each(text, names)
             own = user_files.merged(own, files)
     user_files.register(own)
     if name not in (*scenarios.SCENARIOS, given.get("dataset")):

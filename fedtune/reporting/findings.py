@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from fedtune.analysis import frames
 from fedtune.core import statistics
+from fedtune.core.budget import SHORT
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.metrics import label
@@ -244,9 +245,9 @@ def hyperparameters(record: dict[str, Any]) -> dict[str, Hyperparameter]:
 
 def search_settings(record: Mapping[str, Any]) -> str:
     """Trial length, searcher, scheduler and rungs, in words."""
-    unit = {"mb": " MB", "seconds": " s"}.get(unit_of(record))
+    unit = SHORT.get(unit_of(record))
     length = f"up to {several(reading.rounds_of(record), 'round')}"
-    length += f" or {short(record['budget']['limit'])}{unit}" if unit else ""
+    length += f" or {short(record['budget']['limit'])} {unit}" if unit else ""
     rungs = ", ".join(map(short, record.get("rungs") or []))
     goal, seeds = Goal.from_record(record), record.get("choose_seeds") or 1
     parts = (

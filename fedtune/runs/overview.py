@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtune.core.budget import Budget
+from fedtune.core.budget import SHORT, Budget
 from fedtune.core.objectives import EXCESSES, WORST, Goal, Objective
 from fedtune.core.statistics import unit_of
 from fedtune.core.terminal import near, several, short
@@ -298,7 +298,7 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str], obj
     stopped = sum(how[t] == "stopped" for t in first if t not in on)
     values = {t: float(row[key]) for t, row in first.items() if abs(row.get(key, WORST)) < WORST}
     best = max(values, key=lambda t: objective.sign * values[t], default="")
-    where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
+    where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {SHORT[budget.unit]}"
     return RungCount(where, len(first), len(on), stopped, best, values.get(best, math.nan))
 
 

@@ -70,7 +70,7 @@ class Declared(TypedDict, total=False):
 class BudgetEntry(TypedDict):
     """A trial's budget."""
 
-    unit: Literal["rounds", "mb", "seconds"]
+    unit: Literal["rounds", "mb", "seconds", "sim_seconds"]
     limit: Annotated[float, Field(gt=0)]
     since: Positive
 

@@ -185,7 +185,7 @@ def to_choose_from(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
     fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
     longest = fine[fine["status"] == "finished"]
     if longest.empty and len(fine):
-        used = fine[{"mb": "comm_mb"}.get(unit, unit)]
+        used = fine[{"mb": "comm_mb", "sim_seconds": final("sim_seconds")}.get(unit, unit)]
         longest = fine[used == used.max()]
     return longest
 

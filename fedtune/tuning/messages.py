@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedtune.core.budget import SHORT
 from fedtune.core.metrics import METRIC, label
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.statistics import figure
@@ -29,8 +30,8 @@ def announce(s: StartedSearch) -> None:
     for line in p.workload.describe():
         say(line)
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
-    unit = {"mb": "{} MB", "seconds": "{} s"}.get(p.budget.unit, f"round{'s' * (len(stops) > 1)} {{}}")
-    at = unit.format(", ".join(format(stop, "g") for stop in stops))
+    reached, unit = ", ".join(format(stop, "g") for stop in stops), SHORT.get(p.budget.unit)
+    at = f"{reached} {unit}" if unit else f"round{'s' * (len(stops) > 1)} {reached}"
     stopping = f"{p.scheduler} lets only the better ones go on after {at}" if stops else f"scheduler {p.scheduler}"
     wanted = f" for {p.goal.in_words}" if p.goal != BY_ACCURACY else ""
     trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {s.concurrent} at once"
@@ -153,8 +154,7 @@ def test_text(tested: dict[str, Any]) -> str:
 
 
 def _length(p: SearchPlan) -> str:
-    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
-    limit = f" or {p.budget.limit:g} {unit}" if unit else ""
+    limit = f" or {p.budget.text}" if p.budget.unit in SHORT else ""
     on = f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     return several(p.workload.rounds, "round") + limit + on
 

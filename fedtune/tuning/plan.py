@@ -16,6 +16,7 @@ import torch
 from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import SIM_SECONDS
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.core.terminal import say, several
 from fedtune.core.workload import Workload
@@ -350,13 +351,17 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
     unit, length, rounds = options.budget_unit, options.budget, workload.rounds
     if (length is None) != (unit == "rounds"):
         raise UserError(
-            f"--budget is the length of a trial with --budget-unit mb or seconds, say 20, but got --budget {length} "
-            f"and --budget-unit {unit}; --rounds is the length in rounds"
+            f"--budget is the length of a trial with --budget-unit mb, seconds or sim_seconds, say 20, but got "
+            f"--budget {length} and --budget-unit {unit}; --rounds is the length in rounds"
         )
     if length is None:
         return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
     if unit == "mb" and "comm_mb" not in workload.measures.selectable:
         raise UserError(f"--budget-unit mb needs the metric comm_mb, but {workload.name} has none; use --rounds")
+    if unit == SIM_SECONDS and unit not in workload.measures.selectable:
+        raise UserError(
+            f"--budget-unit {unit} needs devices, but {workload.name} has none; give --devices alike, or own"
+        )
     if options.grace is not None and options.grace > length:
         raise UserError(f"--grace must be at most the --budget of {length:g}, but got {options.grace:g}")
     first = min(_first_effect(space, workload)[0], rounds)

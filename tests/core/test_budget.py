@@ -15,7 +15,7 @@ from ray import tune
 from support.outcomes import outcome_of
 from support.searches import QUICK, configuration, searched
 
-from fedtune.core.budget import Budget
+from fedtune.core.budget import UNITS, Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
@@ -151,19 +151,33 @@ def test_best_yaml_lasts_as_long_as_the_best_trial_did(two) -> None:
 
 
 def test_where_nothing_finished_the_best_is_among_those_that_used_most() -> None:
-    rows = [("a", "stopped", 40, 2.0, 9.0, 0.5, 1.0), ("b", "stopped", 5, 18.0, 1.0, 0.9, 1.0)]
-    names = ["trial", "status", "rounds", "comm_mb", "seconds", "last_val_acc", "last_val_loss"]
+    rows = [("a", "stopped", 40, 2.0, 9.0, 1.0, 0.5, 1.0), ("b", "stopped", 5, 18.0, 1.0, 3.0, 0.9, 1.0)]
+    names = ["trial", "status", "rounds", "comm_mb", "seconds", "last_sim_seconds", "last_val_acc", "last_val_loss"]
     trials = pd.DataFrame(rows, columns=names)
-    found = [tables.best_trial(trials, unit)["trial"] for unit in ("rounds", "mb", "seconds")]
-    assert found == ["a", "b", "a"]
+    found = [tables.best_trial(trials, unit)["trial"] for unit in UNITS]
+    assert found == ["a", "b", "a", "b"]
 
 
-@pytest.mark.parametrize(("unit", "want"), [("rounds", {}), ("mb", {"spent": 7.0}), ("seconds", {"spent": 3.5})])
+def test_rungs_in_device_seconds_are_reached_once() -> None:
+    budget = Budget("sim_seconds", limit=30.0)
+    rows = [
+        {"round": t, "sim_seconds": 4.0 * t, "round_seconds": 4.0, "seconds": 0.1, "eval_seconds": 0.1}
+        for t in range(1, 9)
+    ]
+    assert [row["round"] for row in rows if budget.passed([10.0, 20.0], row, 0.0)] == [3, 5]
+    assert [budget.reached(row, 0.0) for row in rows] == [False] * 7 + [True] and budget.text == "30 device seconds"
+    assert budget.share(rows[2], 0.0) == 0.4
+
+
+SPENT = [("rounds", {}), ("mb", {"spent": 7.0}), ("seconds", {"spent": 3.5}), ("sim_seconds", {"spent": 6.0})]
+
+
+@pytest.mark.parametrize(("unit", "want"), SPENT)
 def test_nothing_counts_as_used_before_a_trial_may_be_judged(unit: str, want: dict) -> None:
     budget = Budget(unit, limit=3.5, since=4)
-    row = {"round": 4, "comm_mb": 7.0}
+    row = {"round": 4, "comm_mb": 7.0, "sim_seconds": 6.0}
     assert budget.spent(row, 3.5) == want and budget.reached(row, 3.5)
-    early = {"round": 3, "comm_mb": 1.0}
+    early = {"round": 3, "comm_mb": 1.0, "sim_seconds": 2.0}
     assert budget.spent(early, 3.0) == ({} if unit == "rounds" else {"spent": 0.0})
     assert not budget.reached(early, 3.0)
 

@@ -42,7 +42,10 @@ SCHEDULERS = {
     "hyperband": ("asynchronous Hyperband in three brackets", "li2018hyperband,li2020asha"),
     "median": ("the median stopping rule", "golovin2017vizier"),
 }
-UNITS, LONG_UNITS = ({"mb": mb, "seconds": "seconds"} for mb in ("megabytes", "megabytes sent and received"))
+UNITS, LONG_UNITS = (
+    {"mb": mb, "seconds": "seconds", "sim_seconds": "device seconds"}
+    for mb in ("megabytes", "megabytes sent and received")
+)
 ENVIRONMENT = Environment(
     undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FileSystemLoader(Path(__file__).parent)
 )

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from fedtune.core import statistics
-from fedtune.core.budget import Budget
-from fedtune.core.objectives import ACCURACY, Objective
+from fedtune.core.budget import SHORT, Budget
+from fedtune.core.objectives import ACCURACY, Objective, final
 from fedtune.core.terminal import several, short
 from fedtune.runs import choice, frames, tables, trial_states
 from fedtune.runs.files import RunFiles
@@ -269,7 +269,7 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     Trials that a scheduler stopped may differ; those that it let finish must not.
     """
     sentences, lengths = [], {}
-    column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
+    column, unit = final({"mb": "comm_mb"}.get(budget.unit, budget.unit)), SHORT.get(budget.unit, "")
     for name, run in runs.items():
         every = frames.trials_table(RunFiles(run))
         if len(every) != trials:

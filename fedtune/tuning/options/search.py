@@ -91,7 +91,7 @@ class SearchOptions(ExperimentOptions):
         "rounds", "unit of a trial's length and rungs (default rounds)", choices=UNITS, group=LENGTH, rare=True
     )
     budget: float | None = option(
-        None, "a trial's length in megabytes or seconds", "N", above_zero, group=LENGTH, rare=True
+        None, "a trial's length in megabytes, seconds or device seconds", "N", above_zero, group=LENGTH, rare=True
     )
     grace: float | None = option(
         None, "first rung of early stopping; default: derived from the space", "N", above_zero, group=LENGTH, rare=True
