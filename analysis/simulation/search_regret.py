@@ -89,9 +89,7 @@ def choices(
     return found
 
 
-def _fronts(
-    table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int, goal: Goal
-) -> list[Choice]:
+def _fronts(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int, goal: Goal) -> list[Choice]:
     """What its front lacks at each share of the budget: found on its own seeds, judged on the others."""
     assert table.costs is not None
     order = _order(table, seed)

@@ -209,7 +209,13 @@ class Goal(NamedTuple):
     def in_words(self) -> str:
         """The objectives and constraints."""
         constraints_text = f" subject to {' and '.join(map(str, self.constraints))}" if self.constraints else ""
-        return " and ".join(map(str, self.objectives)) + constraints_text
+        return self.all_in_words + constraints_text
+
+    @property
+    def all_in_words(self) -> str:
+        """The objectives: `a`, `a and b`, `a, b and c`."""
+        *most, last = map(str, self.objectives)
+        return f"{', '.join(most)} and {last}" if most else last
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Goal:

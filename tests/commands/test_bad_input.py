@@ -114,7 +114,9 @@ CASES = {
     GFPL + "--objective test_acc": "a search must not use test data, or test figures would no longer estimate new data",
     GFPL + "--objective val_acc,test_f1": "but got test_f1; use val_f1",
     GFPL + "--objective train_loss": "unknown objective 'train_loss'",
-    GFPL + "--objective val_acc,val_acc": "--objective takes one metric, or two separated by a comma, but got",
+    GFPL + "--objective val_acc,val_loss,val_f1,comm_mb,seconds": "--objective takes one to 4 metrics, separated by",
+    GFPL
+    + "--objective val_acc,val_acc": "--objective takes one to 4 metrics, separated by commas and each once, but got",
     GFPL + "--objective val_loss:max": "the lowest val_loss is the best, but got 'val_loss:max'",
     GFPL + "--objective val_loss:least": "an objective's direction is max or min, but got 'val_loss:least'",
     GFPL + "--subject-to comm_mb<20": "--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got 'comm_mb<20'",
@@ -123,7 +125,8 @@ CASES = {
     GFPL + "--subject-to comm<=20": "unknown metric of a constraint 'comm'",
     GFPL + "--subject-to comm_mb<=20 --searcher cmaes": "--subject-to needs one of tpe, random, gp, nsga2, grid, and",
     GFPL + "--subject-to comm_mb<=20 --scheduler pbt": "and a scheduler other than pbt, but got --scheduler pbt",
-    GFPL + "--objective val_acc,comm_mb --searcher cmaes": "several objectives need one of tpe, random, gp, nsga2, grid",
+    GFPL
+    + "--objective val_acc,comm_mb --searcher cmaes": "several objectives need one of tpe, random, gp, nsga2, grid",
     GFPL + "--objective val_acc,comm_mb --scheduler pbt": "several objectives need one of tpe, random, gp, nsga2, grid",
     GFPL + "--budget-unit bytes": "invalid choice: 'bytes'",
     GFPL + "--budget-unit mb": "--budget is the length of a trial with --budget-unit mb or",
