@@ -163,7 +163,8 @@ def price(rounds: pd.DataFrame, first: Objective, other: Objective) -> str:
     unit = METRICS[other.name].unit if other.name in METRICS else ""
     unit = unit or f"{'points ' * is_share(other.name)}of {label(other.name)}"
     values = [figured(first.name, v) for v in steps[first.name]]
-    parts = [f"{price:.3g} {unit} up to {value}" for price, value in zip(each[1:], values[1:], strict=True)]
+    way = "up" if first.sign > 0 else "down"
+    parts = [f"{price:.3g} {unit} {way} to {value}" for price, value in zip(each[1:], values[1:], strict=True)]
     one = "further point" if is_share(first.name) else "unit"
     return f"From {values[0]} on, each {one} of {label(first.name)} costs {', then '.join(parts)}."
 
