@@ -44,8 +44,8 @@ def announce(s: StartedSearch) -> None:
         say(f"note: {why}")
     if schedulers.find(p.scheduler).judges_all and len(p.goal.objectives) > 2:
         say(
-            f"note: with {len(p.goal.objectives)} objectives most trials are on the front, and then only their distance "
-            "from one another decides which go on; a cost that is known before training is better a constraint"
+            f"note: with {len(p.goal.objectives)} objectives most trials are on the front, and then only their "
+            "distance from one another decides which go on; a cost that is known before training is better a constraint"
         )
 
 
