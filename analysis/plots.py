@@ -10,7 +10,7 @@ the figure, the figure says so.  Those of an Optuna study are Optuna's own.
 """
 
 from fedtune.analysis.comparison_plots import by_budget, by_level, comparison, pairs
-from fedtune.analysis.cost_plots import accuracy_communication
+from fedtune.analysis.cost_plots import accuracy_communication, tradeoffs
 from fedtune.analysis.curve_plots import learning_curves
 from fedtune.analysis.found_plots import found
 from fedtune.analysis.hyperparameter_plots import effect, interaction
@@ -43,4 +43,5 @@ __all__ = [
     "rung_survival",
     "slices",
     "study",
+    "tradeoffs",
 ]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
+from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import BY_ACCURACY, Goal, parse
 from fedtune.core.terminal import say, say_table, several
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.types import above_zero, number
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MARGIN = 0.5  # points; compare's
+SELECTABLE = {METRIC: "max", "comm_mb": "min"}  # what a table may hold
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,6 +37,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("tables", nargs="+", type=Path, metavar="TABLE.parquet", help="made by fedtune.analysis.tabulate")
     p.add_argument("--searcher", default="tpe", metavar="A,B,…", help="searchers to simulate (default tpe)")
     p.add_argument("--scheduler", default="asha", metavar="A,B,…", help="schedulers to simulate (default asha)")
+    p.add_argument(
+        "--objective", default=METRIC, metavar="A[,B]", help=f"{METRIC} (the default), or {METRIC},comm_mb: its front"
+    )
     p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as in a search)")
     p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds per trial")
     p.add_argument(
@@ -94,7 +100,9 @@ def main(argv: list[str] | None = None) -> int:
 
         from fedtune.analysis.simulation import search_regret, tabulated
 
-    tables = [tabulated.read(path) for path in args.tables]
+    goal, tables = Goal(parse(args.objective, SELECTABLE)), [tabulated.read(path) for path in args.tables]
+    if goal.first.name != METRIC or args.against_itself and goal != BY_ACCURACY:
+        raise UserError(f"{METRIC} comes first, and alone with --against-itself, but got --objective {args.objective}")
     if args.against_itself:
         return _against_itself(args, tables)
     rounds = min(t.rounds for t in tables)
@@ -106,15 +114,21 @@ def main(argv: list[str] | None = None) -> int:
         _numbers("--choose-seeds", args.choose_seeds, 1, 1000),
     )
     search_regret.require_seeds(tables, strategies)
+    search_regret.require_costs(tables, strategies, goal)
     parts = []
-    for part in search_regret.simulate(tables, strategies, args.budget, args.slots, args.searches, args.processes):
+    sizes = args.budget, args.slots, args.searches, args.processes
+    for part in search_regret.simulate(tables, strategies, *sizes, goal):
         parts.append(part)
         say(f"note: {len(parts)} of {len(tables) * len(strategies)} done ({part['strategy'][0]}; {part['table'][0]})")
     every = pd.concat(parts)
     if file:
         every.to_csv(file, index=False)
-    of_grids = {t.name: search_regret.regret_of_whole_grid(t) for t in tables}
-    _show(search_regret.summary(every), args.searches, of_grids)
+    each = several(args.searches, "search")
+    titles = {t.name: f"share of the front's hypervolume not found, in %, mean of {each}" for t in tables}
+    if goal == BY_ACCURACY:
+        grids = {t.name: f"of the whole grid {100 * search_regret.regret_of_whole_grid(t):.2f}" for t in tables}
+        titles = {name: f"regret in points, mean of {each}; {of}" for name, of in grids.items()}
+    _show(search_regret.summary(every), titles)
     return 0
 
 
@@ -237,7 +251,7 @@ def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:
         raise UserError(f"{flag} {error}") from None
 
 
-def _show(regrets: pd.DataFrame, searches: int, grids: dict[str, float]) -> None:
+def _show(regrets: pd.DataFrame, titles: dict[str, str]) -> None:
     from fedtune.core.statistics import interval
 
     budgets = [str(c).removeprefix("regret ") for c in regrets if str(c).startswith("regret")]
@@ -249,8 +263,7 @@ def _show(regrets: pd.DataFrame, searches: int, grids: dict[str, float]) -> None
             + [f"{row['spread']:.2f}"]
             for row in of.to_dict("records")
         ]
-        what = f"regret in points, mean of {several(searches, 'search')}; of the whole grid {100 * grids[name]:.2f}"
-        say_table(f"{name}: {what}", ("strategy", "trials begun", *afters, "standard deviation"), rows)
+        say_table(f"{name}: {titles[str(name)]}", ("strategy", "trials begun", *afters, "standard deviation"), rows)
 
 
 if __name__ == "__main__":

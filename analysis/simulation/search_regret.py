@@ -1,7 +1,9 @@
 """The regret of simulated searches against the best configuration of a table, by rounds of training.
 
 A search selects on one seed of the table and is judged on the others, as if its choice were trained on fresh
-partitions.  Its regret is the accuracy of the best configuration on those seeds minus that of its choice.
+partitions.  Its regret is the accuracy of the best configuration on those seeds minus that of its choice.  With two
+objectives it is the share of the hypervolume under the table's front that the front of all its rounds lacks, on the
+same seeds; the reference point is an accuracy of 0 at the most megabytes of any run.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ import optuna
 import pandas as pd
 
 from fedtune.analysis.simulation.simulated_search import SimulatedRound, SimulatedSearch
-from fedtune.analysis.simulation.tabulated import Place, Tabulated
+from fedtune.analysis.simulation.tabulated import COST, Place, Tabulated
 from fedtune.core import interrupting, processors, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import progress, several
+from fedtune.runs import pareto
 from fedtune.runs.choice import TOP, standing, usual_runs
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.space_types import Config
@@ -67,8 +72,12 @@ class Choice(NamedTuple):
     trials: int  # begun so far
 
 
-def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
+def choices(
+    table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int, goal: Goal = BY_ACCURACY
+) -> list[Choice]:
     """One simulated search: its choice at each share of the budget (in trials of full length)."""
+    if len(goal.objectives) > 1:
+        return _fronts(table, strategy, budget, slots, seed, goal)
     order = _order(table, seed)
     worth = table.final_means(order[strategy.seeds_used :])
     best = worth[np.unravel_index(table.final_means(order).argmax(), worth.shape)]
@@ -80,6 +89,26 @@ def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, see
     return found
 
 
+def _fronts(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int, goal: Goal) -> list[Choice]:
+    """What its front lacks at each share of the budget: found on its own seeds, judged on the others."""
+    assert table.costs is not None
+    order = _order(table, seed)
+    own, others = (_points(table, of) for of in (order[: strategy.seeds_used], order[strategy.seeds_used :]))
+    volume = partial(pareto.hypervolume, objectives=goal.objectives, reference=(0.0, float(np.nanmax(table.costs))))
+    best, found = volume(others), []
+    for rounds, ledger in play(table, strategy, budget, slots, seed, SHARES, goal):
+        front = pareto.front(own.loc[ledger.trained], goal.objectives)
+        found.append(Choice(rounds / table.rounds, 1 - volume(others.loc[front["at"]]) / best, len(ledger.last)))
+    return found
+
+
+def _points(table: Tabulated, seeds: Sequence[int]) -> pd.DataFrame:
+    """Every round of every configuration, in the order of the table, as means over seeds (their places)."""
+    of = {METRIC: table.values, COST: table.costs}
+    means = {name: values[..., list(seeds), :].mean(-2).ravel() for name, values in of.items() if values is not None}
+    return pd.DataFrame(means).assign(at=lambda frame: frame.index)
+
+
 def chosen_place(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
     """The place of one simulated search's choice after the whole budget; None if all that it tried diverged."""
     for _, ledger in play(table, strategy, budget, slots, seed, [1.0]):
@@ -88,7 +117,13 @@ def chosen_place(table: Tabulated, strategy: Strategy, budget: float, slots: int
 
 
 def play(
-    table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int, shares: Sequence[float]
+    table: Tabulated,
+    strategy: Strategy,
+    budget: float,
+    slots: int,
+    seed: int,
+    shares: Sequence[float],
+    goal: Goal = BY_ACCURACY,
 ) -> Iterator[tuple[float, _Ledger]]:
     """One simulated search: at each share of the budget the rounds until then, and what it has trained."""
     ledger = _Ledger(table, strategy, _order(table, seed)[: strategy.seeds_used])
@@ -97,7 +132,7 @@ def play(
     state = np.random.get_state()  # Ray's hyperband draws a trial's bracket there
     np.random.seed(seed)
     try:
-        for report in _search(table, strategy, slots, seed, ledger).run():
+        for report in _search(table, strategy, slots, seed, ledger, goal).run():
             while due and ledger.spent + strategy.seeds > due[0] - reserved:  # with this round
                 yield due.pop(0), ledger
             if not due:
@@ -130,14 +165,17 @@ def _turn(table: Tabulated, search: int) -> int:
     return search % len(table.seeds)
 
 
-def _search(table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger: _Ledger) -> SimulatedSearch:
+def _search(
+    table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger: _Ledger, goal: Goal
+) -> SimulatedSearch:
     space, budget = table.space(), Budget("rounds", table.rounds)
-    searcher = searchers.searcher(strategy.searcher, space, [table.first()], [{}], seed, "simulated")
-    scheduler = schedulers.scheduler(strategy.scheduler, budget, strategy.grace, space)
+    searcher = searchers.searcher(strategy.searcher, space, [table.first()], [{}], seed, "simulated", goal=goal)
+    scheduler = schedulers.scheduler(strategy.scheduler, budget, strategy.grace, space, goal)
     return SimulatedSearch(
         searcher=searcher,  # type: ignore[arg-type]
         scheduler=scheduler,
         curve=ledger.curve,  # type: ignore[arg-type]
+        costs=ledger.costs,  # type: ignore[arg-type]
         rounds=table.rounds,
         trials=TRIALS,
         slots=slots,
@@ -152,15 +190,24 @@ class _Ledger:
         self.first, self.more = used[: strategy.seeds], used[strategy.seeds :]
         self.spent = 0.0  # rounds of single runs
         self.last: dict[int, SimulatedRound] = {}  # by trial
+        self.trained: list[int] = []  # the numbers of its rounds in the table that did not diverge
 
     def curve(self, config: Config) -> np.ndarray:
         """What a trial reports."""
         return self.table.curve(config, self.first)
 
+    def costs(self, config: Config) -> dict[str, np.ndarray]:
+        """What a trial reports of its costs."""
+        of = self.table.costs
+        return {} if of is None else {COST: of[self.table.place(config)][list(self.first)].mean(0)}
+
     def take(self, report: SimulatedRound) -> None:
         """Note a round."""
         self.spent += self.strategy.seeds
         self.last[report.trial] = report
+        if report.status != "diverged":
+            grid = (*self.table.values.shape[:-2], self.table.rounds)
+            self.trained.append(int(np.ravel_multi_index((*self.table.place(report.config), report.round - 1), grid)))
 
     def choice(self) -> Config | None:
         """The best of the finished trials, else of those that went furthest; as `runs.tables` chooses."""
@@ -204,6 +251,17 @@ def strategies(
     return list(dict.fromkeys(plans))
 
 
+def require_costs(tables: Sequence[Tabulated], plans: Sequence[Strategy], goal: Goal) -> None:
+    """UserError where fronts would need what a table or a searcher has not, or a choice by more seeds is asked for."""
+    if len(goal.objectives) == 1:
+        return
+    for table in (t for t in tables if t.costs is None):
+        raise UserError(f"a front needs {COST} of every round, but {table.name} has none; make its table anew")
+    for plan in plans:
+        if plan.choose_seeds > 1 or "objectives" in searchers.find(plan.searcher).lacks:
+            raise UserError(f"a front has no choice by more seeds, nor {plan.searcher} one, but got {plan}")
+
+
 def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> None:
     """UserError where a table has no seed left on which a strategy's choice could be judged."""
     for table, strategy in itertools.product(tables, plans):
@@ -222,6 +280,7 @@ def simulate(
     slots: int,
     searches: int,
     processes: int | None = None,
+    goal: Goal = BY_ACCURACY,
 ) -> Iterator[pd.DataFrame]:
     """For each table and strategy a row per search and share of the budget; searches run in processes of their own."""
     with _workers(tables, processes) as pool, progress("searches") as bar:
@@ -229,7 +288,7 @@ def simulate(
         for place, planned in itertools.product(range(len(tables)), plans):
             strategy = planned.on(tables[place])
             bar.update(task, description=f"{strategy}; {tables[place].name}")
-            one = partial(_on, choices, place, strategy, budget, slots)
+            one = partial(_on, partial(choices, goal=goal), place, strategy, budget, slots)
             of_each = []
             for of_search in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
                 of_each.append(of_search)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +17,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from fedtune.core.metrics import METRIC
+from fedtune.core.objectives import WORST
 from fedtune.tuning.promotion import Promotion
 from fedtune.tuning.space_types import Config
 
@@ -37,9 +38,9 @@ class SimulatedRound(NamedTuple):
 class SimulatedTrial:
     """The part of Ray's trial that schedulers need."""
 
-    def __init__(self, name: str, config: Config, curve: Curve) -> None:
+    def __init__(self, name: str, config: Config, curve: Curve, costs: Mapping[str, Curve]) -> None:
         """A trial that has not begun."""
-        self.trial_id, self.config, self.curve = name, config, curve
+        self.trial_id, self.config, self.curve, self.costs = name, config, curve, costs
         self.status = Trial.PENDING
         self.last_result: dict[str, Any] = {}
 
@@ -61,6 +62,7 @@ class SimulatedSearch:
         trials: int,
         slots: int = 1,
         worst: float = 0.0,
+        costs: Callable[[Config], Mapping[str, Curve]] = lambda config: {},
     ) -> None:
         """What is searched.
 
@@ -69,8 +71,9 @@ class SimulatedSearch:
         trials   how many configurations are tried
         slots    trials at once
         worst    the metric of a trial that diverged
+        costs    what else it reports round by round, by metric
         """
-        self.searcher, self.scheduler, self.curve = searcher, scheduler, curve
+        self.searcher, self.scheduler, self.curve, self.costs = searcher, scheduler, curve, costs
         self.rounds, self.left, self.slots, self.worst = rounds, trials, slots, worst
         self.trials: list[SimulatedTrial] = []
         self.search_alg: Any = SimpleNamespace(
@@ -119,7 +122,7 @@ class SimulatedSearch:
         name = str(len(self.trials))
         config = self.searcher.suggest(name)
         assert config is not None
-        trial = SimulatedTrial(name, config, self.curve(config))
+        trial = SimulatedTrial(name, config, self.curve(config), self.costs(config))
         self.trials.append(trial)
         self.scheduler.on_trial_add(self, trial)  # type: ignore[arg-type]
 
@@ -133,6 +136,7 @@ class SimulatedSearch:
             "training_iteration": t,
             "round": t,
             METRIC: value,
+            **{name: WORST if diverged else of[t - 1] for name, of in trial.costs.items()},
             "done": complete or diverged,
             "complete": complete,
             "diverged": diverged,

@@ -25,6 +25,7 @@ from fedtune.tuning import schedulers
 from fedtune.tuning.space_types import Config, Space
 
 SEED, ROUND, ABOUT = "seed", "round", "fedtune"
+COST = "comm_mb"
 NEEDED = (SEED, ROUND, METRIC)
 Place = tuple[int, ...]  # a configuration's indices on the grid
 
@@ -37,6 +38,7 @@ class Tabulated:
     seeds    the seeds that every configuration was trained on
     values   validation accuracy [levels of the first, of the second, …, seed, round], float64; not a number after a
              run diverged
+    costs    megabytes so far, of the same shape; None if the table has none
     default  the place of the default configuration, or of the nearest on the grid
     about    algorithm, scenario, command, commit and the like
     first_effect  the round in which the last of the hyperparameters begins to matter, anywhere on the grid
@@ -48,6 +50,7 @@ class Tabulated:
     default: tuple[int, ...]
     about: Mapping[str, Any]
     first_effect: int = 1
+    costs: np.ndarray | None = None
 
     @property
     def rounds(self) -> int:
@@ -111,7 +114,9 @@ class Tabulated:
         places = np.indices(shape).reshape(len(shape), -1)
         columns: dict[str, Any] = {n: np.array(of)[i] for (n, of), i in zip(self.levels.items(), places, strict=False)}
         columns |= {SEED: np.array(self.seeds, np.int32)[places[-2]], ROUND: places[-1].astype(np.int16) + 1}
-        frame = pd.DataFrame(columns | {METRIC: self.values.ravel().astype(np.float32)})
+        columns |= {METRIC: self.values.ravel().astype(np.float32)}
+        columns |= {} if self.costs is None else {COST: self.costs.ravel().astype(np.float32)}
+        frame = pd.DataFrame(columns)
         made = {"default": list(self.default), "first_effect": self.first_effect}
         frame.attrs = {ABOUT: json.dumps(made | dict(self.about))}
         reading.write_table(frame, file)
@@ -229,7 +234,7 @@ def read(file: Path) -> Tabulated:
         about = {"algorithm": str(about["algorithm"]), "scenario_name": str(about["scenario_name"])} | about
     except (KeyError, TypeError, ValueError) as error:
         raise reading.damaged(file, f"its description is missing or damaged: {error}") from error
-    names = [n for n in frame if n not in NEEDED]
+    names = [n for n in frame if n not in (*NEEDED, COST)]
     keys = [list(dict.fromkeys(frame[n].tolist())) for n in (*names, SEED, ROUND)]
     shape = tuple(map(len, keys))
     if len(frame) != math.prod(shape) or len(default) != len(names) or not names:
@@ -237,9 +242,15 @@ def read(file: Path) -> Tabulated:
     if any(not 0 <= i < n for i, n in zip(default, shape, strict=False)):
         raise reading.damaged(file, "its default lies outside the grid")
     codes = [pd.Categorical(frame[n], categories=of).codes for n, of in zip((*names, SEED, ROUND), keys, strict=True)]
-    values = np.full(shape, np.nan)
-    values[tuple(codes)] = frame[METRIC].to_numpy(float)
-    levels = dict(zip(names, keys, strict=False))
+    of = {name: np.full(shape, np.nan) for name in (METRIC, COST) if name in frame}
+    for name, values in of.items():
+        values[tuple(codes)] = frame[name].to_numpy(float)
     return Tabulated(
-        levels=levels, seeds=keys[-2], values=values, default=default, about=about, first_effect=first_effect
+        levels=dict(zip(names, keys, strict=False)),
+        seeds=keys[-2],
+        values=of[METRIC],
+        costs=of.get(COST),
+        default=default,
+        about=about,
+        first_effect=first_effect,
     )

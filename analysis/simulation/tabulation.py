@@ -68,10 +68,12 @@ def run(options: TabulationOptions, output: Path) -> int:
         say(f"{grid.name}: {size}: {output}")
         say(f"simulate: {command_line(options.more_of, '--against-itself', '--fresh', output, module=SIMULATE)}")
         return 0
+    costs = _values(levels, seeds, outcomes, workload.rounds, tabulated.COST)
     table = tabulated.Tabulated(
         levels=levels,
         seeds=seeds,
         values=_values(levels, seeds, outcomes, workload.rounds),
+        costs=None if np.isnan(costs).all() else costs,
         default=tabulated.nearest(levels, workload.configuration({})),
         about=about,
         first_effect=space_facts.first_effect(space, workload, within=workload.rounds)[0],
@@ -169,11 +171,12 @@ def _values(
     seeds: Sequence[int],
     outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]],
     rounds: int,
+    metric: str = METRIC,
 ) -> np.ndarray:
-    """Validation accuracy by place on the grid, seed and round; not a number after a run diverged."""
+    """A metric by place on the grid, seed and round; not a number after a run diverged."""
     values = np.full((*map(len, levels.values()), len(seeds), rounds), np.nan)
     for config, seed, outcome in outcomes:
         place = (*(of.index(config[n]) for n, of in levels.items()), seeds.index(seed))
-        reached = [row[METRIC] for row in outcome.rounds]
+        reached = [row.get(metric, math.nan) for row in outcome.rounds]
         values[place][: len(reached)] = reached
     return values

@@ -1,7 +1,7 @@
-"""What a search optimises: one metric with its direction, or two of them, and constraints.
+"""What a search optimises: one metric with its direction, or up to four of them, and constraints.
 
     val_acc            the highest validation accuracy             val_loss           the lowest validation loss
-    val_acc,comm_mb    two objectives: their Pareto front          val_recall:max     your own metric
+    val_acc,comm_mb    several objectives: their Pareto front      val_recall:max     your own metric
     comm_mb<=20        a constraint on a trial's last value
 
 Everything that selects uses these classes, and records hold objectives and constraints in this notation.
@@ -21,6 +21,7 @@ WORST = 1e12  # stands for the worst value: schedulers need one, and infinity wo
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
 EXCESSES = "excesses"  # the entry of a trial's result with the excess over each constraint
 TEST = "test_"
+MOST = 4  # objectives: of more, nearly every trial is on the front
 
 
 class Objective(NamedTuple):
@@ -93,16 +94,17 @@ class Constraint(NamedTuple):
         over = value - self.bound if self.rule == "<=" else self.bound - value
         return over / (abs(self.bound) or 1.0)
 
-    def at_end(self, value: float, progress: float) -> float:
-        """A value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1.
-
-        A value that is known before training stays as it is.
-        """
-        grows = self.name in METRICS and METRICS[self.name].grows and METRICS[self.name].at_end == "linear"
-        return value / progress if grows and 0 < progress < 1 else value
-
 
 ACCURACY = Objective(METRIC, OBJECTIVES[METRIC])
+
+
+def at_end(name: str, value: float, progress: float) -> float:
+    """A metric's value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1.
+
+    A value that is known before training stays as it is.
+    """
+    grows = name in METRICS and METRICS[name].grows and METRICS[name].at_end == "linear"
+    return value / progress if grows and 0 < progress < 1 else value
 
 
 def final(name: str) -> str:
@@ -111,13 +113,13 @@ def final(name: str) -> str:
 
 
 def parse(text: str, selectable: Mapping[str, str] = OBJECTIVES) -> tuple[Objective, ...]:
-    """Parse one objective, or two separated by a comma; UserError if a search cannot optimise it.
+    """Parse one objective, or up to four separated by commas; UserError if a search cannot optimise it.
 
     selectable: the metrics that may select, with their directions; "" if the direction must be given.
     """
     objectives = tuple(_objective(part.strip(), selectable) for part in text.split(","))
-    if len(objectives) > 2 or len({o.name for o in objectives}) < len(objectives):
-        raise UserError(f"--objective takes one metric, or two separated by a comma, but got {text!r}")
+    if len(objectives) > MOST or len({o.name for o in objectives}) < len(objectives):
+        raise UserError(f"--objective takes one to {MOST} metrics, separated by commas and each once, but got {text!r}")
     return objectives
 
 
@@ -214,7 +216,13 @@ class Goal(NamedTuple):
     def in_words(self) -> str:
         """The objectives and constraints."""
         constraints_text = f" subject to {' and '.join(map(str, self.constraints))}" if self.constraints else ""
-        return " and ".join(map(str, self.objectives)) + constraints_text
+        return self.all_in_words + constraints_text
+
+    @property
+    def all_in_words(self) -> str:
+        """The objectives: `a`, `a and b`, `a, b and c`."""
+        *most, last = map(str, self.objectives)
+        return f"{', '.join(most)} and {last}" if most else last
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Goal:
@@ -231,7 +239,7 @@ class Goal(NamedTuple):
 
     def excesses(self, result: Mapping[str, Any], progress: float) -> list[float]:
         """The excess over each constraint that a trial is heading for at its end; at most 0 if it keeps it."""
-        return [c.excess(c.at_end(float(result[c.attribute]), progress)) for c in self.constraints]
+        return [c.excess(at_end(c.name, float(result[c.attribute]), progress)) for c in self.constraints]
 
     def unkept(self, known: Mapping[str, float]) -> list[float]:
         """The excesses if values that are known before training break a constraint, 0 where none is known; else []."""
@@ -242,6 +250,19 @@ class Goal(NamedTuple):
         """What schedulers compare: the first objective, or worse than all others if a constraint is broken."""
         broken = sum(max(0.0, e) for e in excesses)
         return -self.first.sign * (WORST + broken) if broken else float(result[self.first.attribute])
+
+    def heading(self, result: Mapping[str, Any], progress: float) -> tuple[float, ...]:
+        """The objectives that a trial is heading for at its end, turned so that more is better.
+
+        All are worse than those of other trials if it breaks a constraint, and if it diverged.  A single one is what
+        schedulers compare.
+        """
+        count, judged = len(self.objectives), self.first.sign * float(result[self.attribute])
+        if count > 1 and result.get("diverged"):
+            return (-2 * WORST,) * count
+        if count == 1 or judged <= -WORST:
+            return (judged,) * count
+        return tuple(o.sign * at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives)
 
     def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:
         """What a diverged trial reports: accuracy at chance level if known, and the worst of all that decides.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
+from fedtune.analysis.cost_plots import price
 from fedtune.core.objectives import parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
+PAIR = (
+    "Pareto front: no other round is better in both. Beyond its bend, giving up more of one gains little of the other."
+)
+REST = "Pareto front: no other round is better in both. Of two costs that grow it is first rounds: compare the slopes."
 TOP = 24  # pixels above the axes, where the figure's title was
 
 
@@ -85,15 +91,21 @@ def _progress(f: Findings) -> list[Shown]:
 def _fronts(f: Findings) -> list[Shown]:
     first, *others = f.goal.objectives
     against = dict.fromkeys([*(parse("comm_mb") if f.sends else ()), *others])
-    return [
+    pairs = [(first, other) for other in against if other.name != first.name]
+    pairs += itertools.combinations(others, 2)
+    every = drawn(
+        "All objectives",
+        partial(plots.tradeoffs, f.rounds, f.goal.objectives),
+        "A line is a round that no other beats in all objectives, and further up is better. Where lines cross between "
+        "two axes, one is paid for with the other.",
+    )
+    return [every] * (len(others) > 1) + [
         drawn(
-            "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
-            partial(plots.accuracy_communication, f.rounds, other, first=first),
-            "Pareto front: no other round is better in both. Beyond its bend, giving up more of one gains little of "
-            "the other.",
+            "Accuracy against communication" if other.name == "comm_mb" else f"{one.name} against {other.name}",
+            partial(plots.accuracy_communication, f.rounds, other, first=one),
+            f"{PAIR} {price(f.rounds, one, other) if other in others else ''}".strip() if one == first else REST,
         )
-        for other in against
-        if other.name != first.name
+        for one, other in pairs
     ]
 
 

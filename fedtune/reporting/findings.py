@@ -323,7 +323,7 @@ def _of_trials(f: Findings) -> list[str]:
         extreme = "highest" if f.goal.first.sign > 0 else "lowest"
         warnings.append(
             f"The best is the finished trial with the {extreme} {f.in_words}; it need not be on the Pareto front of "
-            f"{' and '.join(map(str, f.goal.objectives))}."
+            f"{f.goal.all_in_words}."
         )
     warnings += map(sentence, RunFiles(f.run).of_privacy)
     if f.best is not None:

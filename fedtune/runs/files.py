@@ -44,7 +44,7 @@ class RunFiles:
     best_file = _File("best.yaml")  # the best configuration, for `fedtune run --config`
     clients_file = _File("clients.parquet")  # each client's results in the fresh-seed runs
     privacy_file = _File("privacy.json")  # what its models cost in ε, with privacy
-    front_file = _File("front.parquet")  # the Pareto front of rounds, with two objectives
+    front_file = _File("front.parquet")  # the Pareto front of rounds, with several objectives
     study_file = _File("study.journal")  # the Optuna study, which gets every trial when it ends
     suggestions_file = _File("suggestions.jsonl")  # every configuration in the order in which it was suggested
     own_folder = _File("own")  # copies of the user's code

@@ -69,14 +69,10 @@ def suggestions(run: Path) -> list[dict[str, Any]]:
     return list(by_trial.values())
 
 
-def metric_history(
-    logged: dict[str, list[dict[str, Any]]], attribute: str, metric: str
-) -> list[tuple[str, float, float]]:
-    """Trial, used budget and metric (entries of a result) of every logged round, in order of time.
+def metric_history(logged: dict[str, list[Row]], *needed: str) -> list[Row]:
+    """Every logged round that has these entries, in order of time, without those of diverged trials.
 
     The order matters, because of equal values at a rung the earlier one ranks higher.
     """
-    needed = {metric, attribute, "timestamp"}
-    rows = [r for results in logged.values() for r in results if needed <= r.keys() and not r.get("diverged")]
-    rows.sort(key=lambda r: r["timestamp"])
-    return [(r["trial_id"], r[attribute], r[metric]) for r in rows]
+    rows = [r for results in logged.values() for r in results if {*needed, "timestamp"} <= r.keys()]
+    return sorted((r for r in rows if not r.get("diverged")), key=lambda r: r["timestamp"])

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from typing_extensions import TypedDict
 
 from fedtune.core.metrics import REPORTED, metrics_in
+from fedtune.core.objectives import MOST
 
 _entries = with_config(ConfigDict(strict=True, extra="allow"))
 
@@ -138,7 +139,7 @@ class StudyRecord(TypedDict, total=False):
     trials: Count
     searcher: str
     scheduler: str
-    objectives: Annotated[Names, Field(max_length=2)]
+    objectives: Annotated[Names, Field(max_length=MOST)]
     constraints: list[str]
     seeds_per_trial: Positive
     choose_seeds: Positive

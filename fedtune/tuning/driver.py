@@ -17,8 +17,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from fedtune.cluster import gpu_share, local_ray, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
 from fedtune.core import interrupting
-from fedtune.core.metrics import JUDGED
-from fedtune.core.objectives import Goal
+from fedtune.core.objectives import TOTALS, Goal
 from fedtune.core.terminal import say
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
@@ -249,16 +248,21 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
         population=kind.moves_hyperparameters,
         once=True,
     )
-    scheduler = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
+    scheduler = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal, p.workload.rounds)
     scheduler = gpu_share.with_more_memory(scheduler, s.gpus)
     if p.extended and isinstance(searcher, OptunaSearcher):
         continued = [t.trial for t in p.continued]
         searcher.learn(of_earlier.study_file, complete=not continued, but=continued)
         if kind.remember and not continued:
-            used = earlier["round" if p.budget.unit == "rounds" else "spent"]
-            judged = earlier[JUDGED] if p.goal.constraints else pareto.with_totals(earlier)[p.goal.first.name]
-            kind.remember(scheduler, p.budget, zip(earlier["trial"], used, judged, strict=True))
+            kind.remember(scheduler, p.budget, _as_reported(earlier))
     return searcher, scheduler
+
+
+def _as_reported(rounds: pd.DataFrame) -> list[Row]:
+    """The rows of a table of rounds as trials reported them."""
+    names = {"trial": "trial_id", **TOTALS}
+    frame = pareto.with_totals(rounds).rename(columns=names).assign(training_iteration=rounds["round"])
+    return [{n: v for n, v in row.items() if pd.notna(v)} for row in frame.to_dict("records")]
 
 
 class ReplaySearcher(Searcher):

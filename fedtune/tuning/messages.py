@@ -43,6 +43,11 @@ def announce(s: StartedSearch) -> None:
         say(f"then the best {choice.TOP} finished trials are trained on {more}: {runs} before one is named")
     if why := p.unjudged:
         say(f"note: {why}")
+    if schedulers.find(p.scheduler).judges_all and len(p.goal.objectives) > 2:
+        say(
+            f"note: with {len(p.goal.objectives)} objectives most trials are on the front, and then only their "
+            "distance from one another decides which go on; a cost that is known before training is better a constraint"
+        )
 
 
 def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
@@ -171,7 +176,7 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     on_front = on_front.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(on_front, p.files.front_file)
-    title = f"Pareto front of {' and '.join(names)} over every round of every trial: {several(len(on_front), 'point')}"
+    title = f"Pareto front of {p.goal.all_in_words} over every round of every trial: {several(len(on_front), 'point')}"
     every, rows = max(1, math.ceil(len(on_front) / 12)), []
     for row in on_front[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
         shown = [figure(c, row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]

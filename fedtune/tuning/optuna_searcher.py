@@ -41,7 +41,7 @@ class OptunaSearcher(Searcher):
 
     Ray's own OptunaSearch reports every stopped trial as complete, with its value at that round.  Here it is pruned.
     A diverged trial is complete with the worst possible value (if a metric has none, the worst until then), and a
-    failed one failed.  With two objectives a diverged trial is pruned as well: there is no worst amount of
+    failed one failed.  With several objectives a diverged trial is pruned as well: there is no worst amount of
     communication, and the little that it used would put it on the Pareto front.  Constraint violations are reported
     when a trial ends; for a stopped trial, as it would have ended.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and `fedtune search --help` na
 
     from fedtune.tuning.space_types import Config, Space
 
-Results = Iterable[tuple[str, float, float]]  # trial, used budget and metric, in the order of time
+Results = Iterable[Mapping[str, Any]]  # rows with trial_id, the used budget and what is judged, in the order of time
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
 
 
@@ -29,6 +30,7 @@ class SchedulerKind:
                             it compares against what
     help                    what it does, in a line
     has_rungs               it judges trials at grace · 3^i of their budget
+    judges_all              it compares all objectives, and not only the first
     moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others; so it
                             takes no conditions, no constraints and one objective
     pauses                  it lets trials wait and go on later
@@ -38,6 +40,7 @@ class SchedulerKind:
     make: Callable[..., TrialScheduler]
     help: str
     has_rungs: bool = False
+    judges_all: bool = False
     moves_hyperparameters: bool = False
     pauses: bool = False
     remember: Callable[[Any, Budget, Results], None] | None = None
@@ -58,6 +61,12 @@ def _promote(first: float, limit: float, space: Space, judged: dict[str, Any]) -
     from fedtune.tuning.promotion import Promotion
 
     return Promotion(**judged, max_t=limit, grace_period=first, reduction_factor=REDUCTION)
+
+
+def _front(first: float, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
+    from fedtune.tuning.fronts import Front
+
+    return Front(**judged, max_t=limit, rungs=rungs("front", limit, first), reduction=REDUCTION)
 
 
 def _median(first: Any, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
@@ -81,10 +90,10 @@ def _none(first: float, limit: float, space: Space, judged: dict[str, Any]) -> T
 
 
 def _tell_rungs(scheduler: Any, budget: Budget, results: Results) -> None:
-    for name, used, value in results:
-        trial = SimpleNamespace(trial_id=name)
+    for row in results:
+        trial = SimpleNamespace(trial_id=row["trial_id"])
         scheduler.on_trial_add(None, trial)
-        scheduler.on_trial_complete(None, trial, {budget.attribute: used, scheduler.metric: value})
+        scheduler.on_trial_complete(None, trial, row)
 
 
 KINDS = {
@@ -99,7 +108,16 @@ KINDS = {
         help="the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
         has_rungs=True,
         pauses=True,
-        remember=lambda scheduler, budget, results: scheduler.remember(results),
+        remember=lambda scheduler, budget, results: scheduler.remember(
+            (row["trial_id"], row[budget.attribute], row[scheduler.metric]) for row in results
+        ),
+    ),
+    "front": SchedulerKind(
+        make=_front,
+        help="asha's rungs for several objectives: those nearest to the Pareto front go on (arXiv:2106.12639)",
+        has_rungs=True,
+        judges_all=True,
+        remember=_tell_rungs,
     ),
     "hyperband": SchedulerKind(
         make=partial(_halving, brackets=3), help="asha in three brackets with different first rungs", has_rungs=True
@@ -127,10 +145,16 @@ def moves_hyperparameters(name: str | None) -> bool:
     return name in KINDS and KINDS[name].moves_hyperparameters
 
 
-def scheduler(name: str, budget: Budget, grace: float, space: Space, goal: Goal = BY_ACCURACY) -> TrialScheduler:
-    """The scheduler of that name; it judges no trial before that has used `grace` of its budget."""
-    judged = {"time_attr": budget.attribute, "metric": goal.attribute, "mode": goal.first.mode}
-    return find(name).make(min(grace, budget.limit), budget.limit, space, judged)
+def scheduler(
+    name: str, budget: Budget, grace: float, space: Space, goal: Goal = BY_ACCURACY, rounds: float = math.inf
+) -> TrialScheduler:
+    """The scheduler of that name; it judges no trial before that has used `grace` of its budget.
+
+    rounds: of a trial, if it can end by them before it has used its budget.
+    """
+    kind, first = find(name), {"metric": goal.attribute, "mode": goal.first.mode}
+    judged = {"time_attr": budget.attribute} | ({"goal": goal, "rounds": rounds} if kind.judges_all else first)
+    return kind.make(min(grace, budget.limit), budget.limit, space, judged)
 
 
 def default_grace(rounds: int, first_effect: int) -> int:

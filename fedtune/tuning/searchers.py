@@ -23,7 +23,7 @@ class SearcherKind:
     """A kind of searcher.
 
     sampler    Optuna's sampler for a seed
-    lacks      what it cannot take: two objectives, constraints, conditions under which hyperparameters exist
+    lacks      what it cannot take: several objectives, constraints, conditions under which hyperparameters exist
     is_grid    it tries every point of a grid, in order
     startup    trials that it draws at random before it learns from any; 0: it learns from the first, or never
     """
@@ -131,7 +131,7 @@ def require_combination(searcher: str, scheduler: str, space: Space, goal: Goal,
     if space.is_grid and not kind.is_grid:
         raise UserError(f"a grid takes --searcher grid, or a space with ranges, but got --searcher {searcher}")
     for what, needed, lacking in (
-        ("two objectives need", len(goal.objectives) > 1, "objectives"),
+        ("several objectives need", len(goal.objectives) > 1, "objectives"),
         ("--subject-to needs", bool(goal.constraints), "constraints"),
         ("a space with conditions needs", bool(space.conditions), "conditions"),
     ):

@@ -24,11 +24,12 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
 from fedtune.analysis import frames, gfpl_costs, importances, models, plot_tools, plots, theme
+from fedtune.analysis.cost_plots import price
 from fedtune.commands import run, search
 from fedtune.core import statistics
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import accuracy
+from fedtune.core.metrics import OBJECTIVES, accuracy
 from fedtune.core.objectives import parse
 from fedtune.engine.simulation import Seeds
 from fedtune.experiment.experiment import Experiment
@@ -363,6 +364,40 @@ def test_the_front_is_over_every_round_and_its_hypervolume_is_told() -> None:
     assert "n = 4 configurations, means of 2 seeds, 12 rounds" in title(figure)
     seconds = plots.accuracy_communication(ROUNDS, "seconds").data[0]
     assert sorted(set(seconds.x)) == [1, 2, 3, 4]  # since the trial's start
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "said"),
+    [
+        ("val_acc", "comm_mb", "From 30.00 % on, each further point of validation accuracy costs 0.0667 MB up to "
+         "60.00 %, then 0.0667 MB up to 90.00 %."),
+        ("val_acc", "val_loss", "From 30.00 % on, each further point of validation accuracy costs 0.0167 of validation "
+         "loss up to 90.00 %."),
+        ("val_loss", "val_acc", "From 1.0000 on, each unit of validation loss costs 60 points of validation accuracy "
+         "down to 0.0000."),
+        ("val_acc", "val_gain:max", ""),
+    ],
+)  # fmt: skip
+def test_what_each_point_costs_is_told_along_the_front(first: str, other: str, said: str) -> None:
+    front = pd.DataFrame({"trial": "t", "round": [1, 2, 3], "val_acc": [0.3, 0.6, 0.9], "comm_mb": [2.0, 4.0, 6.0]})
+    lost = front.assign(val_acc=[0.2, 0.5, 0.8], val_loss=2.0)  # beaten by the others
+    some = pd.concat([front.assign(val_loss=[0.0, 9.0, 1.0]), lost.assign(comm_mb=9.0)])
+    (one,), (two,) = parse(first), parse(other, {"val_gain": "", **OBJECTIVES})
+    assert price(some, one, two) == said
+
+
+def test_a_front_of_three_has_a_line_a_round_and_better_is_further_up() -> None:
+    three = parse("val_acc,comm_mb,val_loss")
+    some = ROUNDS.assign(val_loss=1 - ROUNDS["val_acc"])
+    figure = plots.tradeoffs(some, three)
+    assert len(figure.data) == len(pareto.front(some, three)) == 3
+    heights = [list(line.y) for line in figure.data]  # from the least accuracy on
+    assert heights == pytest.approx(np.array([[0, 1, 0], [0.5, 0.5, 0.5], [1, 0, 1]]))
+    ends = {(a.x, a.y): a.text for a in figure.layout.annotations}
+    assert ends[0, 1] == "90.00 %" and ends[0, 0] == "30.00 %" and ends[1, 1] == "2.0000"
+    assert figure.layout.xaxis.ticktext == ("validation<br>accuracy", "communication<br>[MB]", "validation<br>loss")
+    assert "no round has all of" in plots.tradeoffs(ROUNDS, three).layout.annotations[0].text
+    assert len(plots.tradeoffs(some.assign(val_acc=0.5, comm_mb=1.0), three).data) == 1  # values without a span
 
 
 def test_an_effect_is_that_of_trials_which_differ_in_nothing_else() -> None:

@@ -24,6 +24,7 @@ from fedtune.analysis.simulation.search_regret import Strategy, choices
 from fedtune.analysis.simulation.simulated_search import SimulatedRound
 from fedtune.analysis.simulation.tabulated import Tabulated
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import Goal, parse
 
 
 def mean_regret(table: Tabulated, strategy: Strategy, budget: float, searches: int) -> np.ndarray:
@@ -129,6 +130,43 @@ def test_the_summary_has_mean_interval_and_the_spread_of_one_search() -> None:
     luckless = frame.assign(turn=1, regret=frame["regret"] + 0.5)
     both = search_regret.summary(pd.concat([frame, luckless])).set_index("strategy")
     assert both["spread"].to_dict() == pytest.approx(found["spread"].to_dict())
+
+
+def priced(worth: np.ndarray, cost: np.ndarray, rounds: int = 9) -> Tabulated:
+    """Configurations that reach this on every seed in every round, and cost so many megabytes a round."""
+    costs = cost[:, None, None] * np.broadcast_to(np.arange(1, rounds + 1), (len(cost), 3, rounds))
+    return dataclasses.replace(flat(worth, rounds=rounds), costs=costs)
+
+
+BOTH = Goal(parse("val_acc,comm_mb"))
+
+
+def test_the_share_of_a_front_that_a_search_has_not_found_is_the_area_that_it_lacks() -> None:
+    """The default reaches 0.5 at 1 MB, the other 1 at 5 MB, of at most 45: areas of 22, and 20 more."""
+    table, alone = priced(np.array([0.5, 1.0]), np.array([1.0, 5.0])), Strategy("random", "none", 0)
+    found = np.array([[c.regret for c in choices(table, alone, 8, 1, i, BOTH)] for i in range(20)])
+    assert set(found[:, 0].round(9)) == {round(20 / 42, 9)}  # the default alone
+    assert set(found[:, -1].round(9)) <= {0.0, round(20 / 42, 9)} and found[:, -1].mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("--objective val_acc,comm_mb", "a front needs comm_mb of every round, but fedavg on made up has none"),
+        ("--objective comm_mb", "val_acc comes first, and alone with --against-itself, but got --objective comm_mb"),
+        ("--objective val_acc,comm_mb --against-itself", "val_acc comes first, and alone with --against-itself"),
+        ("--objective val_acc,seconds", "unknown objective 'seconds'"),
+        ("{priced} --objective val_acc,comm_mb --searcher cmaes", "a front has no choice by more seeds, nor cmaes one"),
+        ("{priced} --objective val_acc,comm_mb --choose-seeds 2", "a front has no choice by more seeds, nor tpe one"),
+    ],
+)
+def test_a_front_is_simulated_where_there_is_one(
+    words: str, rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat(np.zeros(3)).write(tmp_path / "t.parquet")
+    priced(np.zeros(3), np.ones(3)).write(tmp_path / "p.parquet")
+    file = "" if "{priced}" in words else f"{tmp_path}/t.parquet "
+    assert rule in refusal(simulate.main, file + words.format(priced=tmp_path / "p.parquet"), capsys)
 
 
 GRID = "from ray import tune\nSPACE = {'lr': tune.choice([0.01, 0.1, 0.3]), 'local_epochs': tune.choice([1, 2])}\n"

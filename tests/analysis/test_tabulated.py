@@ -34,7 +34,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert back.levels == LEVELS and list(back.seeds) == [7, 8, 9] and back.default == (1, 0, 2)
     assert np.array_equal(back.values, t.values, equal_nan=True)
     assert back.about == t.about and back.name == "fedavg on d"
-    assert (back.configurations, back.rounds, back.first_effect) == (24, 5, 3)
+    assert (back.configurations, back.rounds, back.first_effect, back.costs) == (24, 5, 3, None)
+    priced = dataclasses.replace(t, costs=2 * t.values)
+    priced.write(tmp_path / "priced.parquet")
+    again = tabulated.read(tmp_path / "priced.parquet")
+    assert again.levels == LEVELS and np.array_equal(again.costs, 2 * t.values, equal_nan=True)
 
 
 def test_a_search_judges_nobody_before_a_tenth_of_the_rounds_and_the_first_effect() -> None:

@@ -123,7 +123,9 @@ CASES = {
     GFPL + "--objective test_acc": "a search must not use test data, or test figures would no longer estimate new data",
     GFPL + "--objective val_acc,test_f1": "but got test_f1; use val_f1",
     GFPL + "--objective train_loss": "unknown objective 'train_loss'",
-    GFPL + "--objective val_acc,val_acc": "--objective takes one metric, or two separated by a comma, but got",
+    GFPL + "--objective val_acc,val_loss,val_f1,comm_mb,seconds": "--objective takes one to 4 metrics, separated by",
+    GFPL
+    + "--objective val_acc,val_acc": "--objective takes one to 4 metrics, separated by commas and each once, but got",
     GFPL + "--objective val_loss:max": "the lowest val_loss is the best, but got 'val_loss:max'",
     GFPL + "--objective val_loss:least": "an objective's direction is max or min, but got 'val_loss:least'",
     GFPL + "--subject-to comm_mb<20": "--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got 'comm_mb<20'",
@@ -132,8 +134,6 @@ CASES = {
     GFPL + "--subject-to comm<=20": "unknown metric of a constraint 'comm'",
     GFPL + "--subject-to comm_mb<=20 --searcher cmaes": "--subject-to needs one of tpe, random, gp, nsga2, grid, and",
     GFPL + "--subject-to comm_mb<=20 --scheduler pbt": "and a scheduler other than pbt, but got --scheduler pbt",
-    GFPL + "--objective val_acc,comm_mb --searcher cmaes": "two objectives need one of tpe, random, gp, nsga2, grid",
-    GFPL + "--objective val_acc,comm_mb --scheduler pbt": "two objectives need one of tpe, random, gp, nsga2, grid",
     GFPL + "--devices fast": "unknown profile of devices 'fast': known are alike, exponential, lognormal, none",
     GFPL
     + "--devices {tmp}/phones.csv --clients 20": "phones.csv must have a row for every client, but lacks 1; the first",
@@ -160,6 +160,9 @@ CASES = {
     GFPL
     + "--subject-to sim_seconds<=9": "device seconds need devices, but got metric of a constraint sim_seconds without",
     GFPL + "--budget-unit sim_seconds --budget 9": "--budget-unit sim_seconds needs devices, but gfpl has none",
+    GFPL
+    + "--objective val_acc,comm_mb --searcher cmaes": "several objectives need one of tpe, random, gp, nsga2, grid",
+    GFPL + "--objective val_acc,comm_mb --scheduler pbt": "several objectives need one of tpe, random, gp, nsga2, grid",
     GFPL + "--budget-unit bytes": "invalid choice: 'bytes'",
     GFPL + "--budget-unit mb": "--budget is the length of a trial with --budget-unit mb, seconds or",
     GFPL + "--budget 5": "--budget is the length of a trial with --budget-unit mb, seconds or",

@@ -8,7 +8,17 @@ import pytest
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED, METRICS, OBJECTIVES
-from fedtune.core.objectives import ACCURACY, BY_ACCURACY, WORST, Constraint, Goal, Objective, constraints, parse
+from fedtune.core.objectives import (
+    ACCURACY,
+    BY_ACCURACY,
+    WORST,
+    Constraint,
+    Goal,
+    Objective,
+    at_end,
+    constraints,
+    parse,
+)
 
 OWN = OBJECTIVES | {"val_recall": "", "val_recall_std": "min", "val_recall_worst10": ""}
 
@@ -80,8 +90,8 @@ def test_a_constraint_is_broken_by_a_share_of_its_bound() -> None:
     assert [least.excess(v) for v in (0.25, 0.5, 0.75)] == [0.5, 0.0, -0.5]
     assert [most.excess(v) for v in (10.0, 20.0, 30.0)] == [-0.5, 0.0, 0.5]
     assert Constraint("val_acc_std", "<=", 0.0).excess(0.1) == 0.1
-    assert (most.at_end(5.0, 0.25), most.at_end(5.0, 1.0), most.at_end(0.0, 0.0)) == (20.0, 5.0, 0.0)
-    assert least.at_end(0.4, 0.25) == 0.4  # an accuracy does not add up
+    assert [at_end("comm_mb", *of) for of in ((5.0, 0.25), (5.0, 1.0), (0.0, 0.0))] == [20.0, 5.0, 0.0]
+    assert at_end("val_acc", 0.4, 0.25) == 0.4  # an accuracy does not add up
 
 
 @pytest.mark.parametrize("objective", ["val_acc", "val_loss", "comm_mb"])
@@ -113,3 +123,33 @@ def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
             assert math.isfinite(worst) and worst >= (METRICS[name].worst or 0) * (1 if mode == "min" else -1)
     assert Goal(parse("val_recall:max", OWN)).of_diverged(0.5)["val_recall"] == -WORST
     assert Goal(parse("comm_mb")).of_diverged(0.5)["comm_mb"] == WORST
+
+
+@pytest.mark.parametrize(
+    ("objective", "result", "progress", "heading"),
+    [
+        ("val_acc,comm_mb", {}, 0.25, (0.5, -8.0)),  # a cost that grows, as it will be at the end
+        ("val_acc,comm_mb", {}, 1.0, (0.5, -2.0)),
+        ("val_loss,val_acc,seconds", {}, 0.5, (-3.0, 0.5, -20.0)),
+        ("comm_mb", {}, 0.25, (-2.0,)),  # a single one is what asha compares
+        ("val_loss", {"diverged": True}, 0.25, (-3.0,)),
+        ("val_acc,comm_mb", {"diverged": True}, 0.25, (-2 * WORST, -2 * WORST)),
+    ],
+)
+def test_a_trial_is_judged_by_where_it_is_heading(
+    objective: str, result: dict, progress: float, heading: tuple[float, ...]
+) -> None:
+    reported = {"val_acc": 0.5, "val_loss": 3.0, "comm_mb": 2.0, "time_total_s": 10.0}
+    assert Goal(parse(objective)).heading(reported | result, progress) == heading
+
+
+def test_what_will_break_a_constraint_is_worse_than_all_that_will_not_and_by_how_much() -> None:
+    goal = Goal(parse("val_acc,val_loss"), constraints("comm_mb<=10"))
+    headings = []
+    for mb in (2.0, 6.0, 4.0):  # after a quarter
+        result = {"val_acc": mb / 10, "val_loss": 1.0, "comm_mb": mb}
+        judged = {JUDGED: goal.judged(result, goal.excesses(result, 0.25))}
+        headings.append(goal.heading(result | judged, 0.25))
+    kept, much, little = headings
+    assert kept == (0.2, -1.0) and max(much) < max(little) <= -WORST
+    assert max(goal.heading(judged | result | {"diverged": True}, 0.25)) < min(much)

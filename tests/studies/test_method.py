@@ -150,6 +150,7 @@ NONE = "--baselines none"
         ("--searcher cmaes", "suggested by CMA-ES", "", "hansen2001cmaes", "bergstra2011tpe"),
         ("--searcher nsga2", "suggested by NSGA-II", "", "deb2002nsga2", "bergstra2011tpe"),
         ("--scheduler promote", "lets trials wait and continues the best", "", "li2020asha", "golovin2017vizier"),
+        ("--scheduler front", "by non-dominated sorting", "", "li2020asha schmucker2021 deb2002nsga2", ""),
         ("--scheduler median", "the median stopping rule, from 3 rounds on", "", "golovin2017vizier", "li2020asha"),
         ("--scheduler hyperband", "rungs in the first bracket at 3, 9", "", "li2018hyperband li2020asha", ""),
         ("--grace 30", "No trial is stopped early.", "", "", "li2020asha"),

@@ -99,7 +99,7 @@ def killed(first: SimulatedSearch, scheduler: Promotion, value: Curve, last: int
     """Another driver's, after this one died: of the trial that played last so many rounds were not saved yet."""
     other = simulated(scheduler, first.left, first.rounds, value)
     for old in first.trials:
-        trial = SimulatedTrial(old.trial_id, old.config, old.curve)
+        trial = SimulatedTrial(old.trial_id, old.config, old.curve, {})
         trial.status, trial.last_result = old.status, dict(old.last_result)
         if int(trial.trial_id) == last and lost:
             trial.status, left = Trial.RUNNING, trial.last_result["training_iteration"] - lost

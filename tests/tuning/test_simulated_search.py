@@ -39,7 +39,10 @@ def lengths(reports: list[SimulatedRound]) -> dict[int, int]:
 @pytest.mark.usefixtures("one_ray")
 @pytest.mark.parametrize(
     ("scheduler", "trials"),
-    [("asha", 9), *(pytest.param(*both, marks=pytest.mark.long) for both in (("promote", 9), ("median", 6)))],
+    [
+        ("asha", 9),
+        *(pytest.param(*both, marks=pytest.mark.long) for both in (("promote", 9), ("front", 9), ("median", 6))),
+    ],
 )
 def test_it_is_the_search_that_ray_runs(scheduler: str, trials: int, tmp_path: Path) -> None:
     """With the curves that a search of Ray's logged the same configurations come, go as far, and end alike."""

@@ -39,6 +39,7 @@ SEARCHERS = {
 SCHEDULERS = {
     "asha": ("asynchronous successive halving in its stopping form", "li2020asha"),
     "promote": ("asynchronous successive halving that lets trials wait and continues the best", "li2020asha"),
+    "front": ("asynchronous successive halving by non-dominated sorting", "li2020asha,schmucker2021,deb2002nsga2"),
     "hyperband": ("asynchronous Hyperband in three brackets", "li2018hyperband,li2020asha"),
     "median": ("the median stopping rule", "golovin2017vizier"),
 }

@@ -67,8 +67,8 @@ class SearchOptions(ExperimentOptions):
     )
     objective: str = option(
         "",
-        f"what to improve (default {METRIC}); a metric on validation rows, or a cost; for two, the Pareto front",
-        "A[,B]",
+        f"what to improve (default {METRIC}); a metric on validation rows, or a cost; for up to four, the Pareto front",
+        "A[,B…]",
         group=HOW,
     )
     subject_to: str = option("", "constraints, such as comm_mb<=20", "A<=X[,B>=Y]", group=HOW)
