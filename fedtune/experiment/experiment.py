@@ -162,16 +162,12 @@ class Experiment(Workload):
         """What best.yaml holds of it, with a configuration.  rounds: of the trial, if it was not limited by rounds."""
         scenario_named = scenarios.find(scenario)
         overrides = {n: v for n, v in vars(self.scenario).items() if v != getattr(scenario_named, n)}
-        values = self.configuration(config)
-        if rounds is not None and overrides.pop("epsilon", 0):  # in so many rounds it would stand for other noise
-            private = privacy.Privacy.of(self.resolve(config)[1])
-            values |= {"update_noise": private.noise} if private else {}
         content = {
             "algorithm": self.algorithm,
             "scenario": scenario,
             "overrides": overrides | ({} if rounds is None else {"rounds": rounds}),
             "seed": self.seed,
-            "hyperparameters": values,
+            "hyperparameters": self.configuration(config),
             **self.beginning(),
         }
         return content | ({} if self.executor == "auto" else {"executor": self.executor})

@@ -382,6 +382,9 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
         )
     if length is None:
         return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
+    if isinstance(workload, Experiment) and workload.scenario.epsilon:  # best.yaml has other rounds: the trial's
+        rule = "--epsilon sets the noise by the number of rounds, so trials must have as many"
+        raise UserError(f"{rule}, but got --budget-unit {unit}; give --set update_noise=1 instead of --epsilon")
     if unit == "mb" and "comm_mb" not in workload.measures.selectable:
         raise UserError(f"--budget-unit mb needs the metric comm_mb, but {workload.name} has none; use --rounds")
     if unit == SIM_SECONDS and unit not in workload.measures.selectable:

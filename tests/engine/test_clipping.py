@@ -34,7 +34,14 @@ def clipped(
 ) -> tuple[Sent, Context]:
     """What a stage makes of updates; kept: what it has kept between rounds."""
     ids = torch.arange(len(next(iter(update.values()))))
-    ctx: Any = Context(SimpleNamespace(task=SimpleNamespace(seed=0), draws=("of the run",)), t, ids, {} if kept is None else kept, {}, {})  # type: ignore[arg-type]
+    ctx: Any = Context(
+        SimpleNamespace(task=SimpleNamespace(seed=0), draws=("of the run",)),
+        t,
+        ids,
+        {} if kept is None else kept,
+        {},
+        {},
+    )  # type: ignore[arg-type]
     return stage(p).apply(update, ctx), ctx
 
 
@@ -222,7 +229,7 @@ def test_no_two_configurations_share_draws_and_a_configuration_always_has_its_ow
     for name, config in (("fedavg", {"lr": 0.2}), ("fedavg", {"lr": 0.1, "update_noise": 2.0}), ("moon", {"lr": 0.1})):
         others = drawn(name, **config)
         assert others[0] != who and abs(torch.corrcoef(torch.stack([others[1], noise]))[0, 1]) < 0.2
-    target = PRIVATE.override(update_noise=0.0, epsilon=30.0, rounds=2)
+    target = PRIVATE.override(update_noise=0.0, epsilon=8.0)
     calibrated: Any = Privacy.of(target)
     assert drawn(scenario=target)[0] == drawn(scenario=PRIVATE, update_noise=calibrated.noise)[0]
     poisson = PRIVATE.override(privacy="none", sampling="poisson")
@@ -262,7 +269,11 @@ def test_a_round_that_nobody_takes_part_in_still_has_its_noise(name: str) -> Non
     t = next(t for t in range(1, 99) if not len(participants(sim.setup, t)))
     play(sim, t - 1)
     server, clients = copied(sim.state.server["shared"]), copied(numbers(sim.state))
-    bound, total, seen = sim.state.extra.get(BOUND, torch.tensor(0.1)).item(), sim.state.bytes, record_uploads(sim)
+    bound, total, seen = (
+        sim.state.extra.get(BOUND, torch.tensor(0.1, dtype=torch.float64)).item(),
+        sim.state.bytes,
+        record_uploads(sim),
+    )
     (row,) = play(sim, 1)
     names = sim.setup.task.parameters
     private = Privacy.of(sim.setup.scenario)

@@ -113,8 +113,11 @@ REFUSED = {  # arguments of a search -> what its one line says
     CLIENT + "--epsilon 8 --vary update_noise": "--epsilon sets update_noise, so it cannot be searched",
     CLIENT + "--set update_noise=1 --subject-to epsilon<=1": "within reach, but epsilon is 3.64038 or more",
     CLIENT + "--vary update_noise=0.5..1 --subject-to epsilon<=2": "within reach, but epsilon is 3.64038 or more",
-    CLIENT + "--epsilon 8 --vary update_noise --subject-to epsilon<=1": "so it cannot be searched, but the space has it",
+    CLIENT
+    + "--epsilon 8 --vary update_noise --subject-to epsilon<=1": "so it cannot be searched, but the space has it",
     DRAWN: "one ε; it also needs --searcher random, --scheduler none, --choose-seeds 1, update_noise and participation",
+    CLIENT
+    + "--epsilon 8 --budget-unit mb --budget 9": "trials must have as many, but got --budget-unit mb; give --set",
     OF_SEARCH + WHOLE: "for independent, whole trials of one ε; it also needs --privacy client",
     CLIENT + WHOLE + "--time-budget 9": "it also needs no --time-budget",
     CLIENT + WHOLE + "--trials 1 --seed 2": "drew no trial, as it may; give another --seed, or more --trials",
