@@ -170,12 +170,14 @@ def price(rounds: pd.DataFrame, first: Objective, other: Objective) -> str:
 
 
 def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int]:
-    """The rounds that have both metrics, totals for seconds, means over seeds; and how many seeds there are."""
+    """The rounds with finite values of all metrics, totals for seconds, means over seeds; and the number of seeds."""
     points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
     points = pareto.with_totals(points) if "seconds" in names and len(points) else points
     seeds = points["seed"].nunique() if "seed" in points else 0
     points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
-    return points.dropna(subset=names) if set(names) <= set(points) else points.iloc[:0], seeds
+    if not set(names) <= set(points):
+        return points.iloc[:0], seeds
+    return points[np.isfinite(points[names].astype(float)).all(axis=1)], seeds  # ε is infinite without noise
 
 
 def _worst(points: pd.DataFrame, objective: Objective) -> float:
