@@ -47,7 +47,10 @@ def run_rounds(
     take part, a state's tensors are overwritten at the end of the round.  polls: of runs that choose clients by loss.
     """
     began = time.perf_counter()
-    rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1, polls.get(i)) for i, state in states.items()]
+    rounds = [
+        RunningRound(run=i, s=seeds.setups[i], state=state, t=state.round + 1, poll=polls.get(i))
+        for i, state in states.items()
+    ]
     for plan, runs in by_plan({r.run: r.plan for r in rounds}):
         for action in plan:
             active = [r for r in rounds if r.run in runs and not r.lost]
@@ -126,13 +129,13 @@ def stages(s: RunSetup) -> tuple[Stage, ...]:
 class RunningRound:
     """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
-    def __init__(self, run: int, s: RunSetup, state: State, t: int, poll: Poll | None) -> None:
+    def __init__(self, *, run: int, s: RunSetup, state: State, t: int, poll: Poll | None = None) -> None:
         """Select the clients of round t from each group.  run: its position among the seeds; poll: who was chosen."""
         self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
         self.plan = plans.plan(s.algorithm, self.task)
         waits = UP in self.plan  # else nobody can be lost or late, and there is no first to answer
         poll = poll or Poll(participants(s, t, s.scenario.over_ask if waits else 1.0))
-        self.clock = Clock(s, t, poll.asked, waits, poll.seconds) if s.devices else None
+        self.clock = Clock(s=s, t=t, asked=poll.asked, waits=waits, polling=poll.seconds) if s.devices else None
         self.awaited = waits and self.clock is not None  # whether it is still open who is taken
         self.positions = [torch.isin(g.ids, poll.asked).nonzero()[:, 0] for g in state.groups]
         self.groups = [g.at(index) for g, index in zip(state.groups, self.positions, strict=True)]

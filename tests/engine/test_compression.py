@@ -20,7 +20,7 @@ from fedtune.engine.wire import Codec, Context
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import OF_CODECS, Scenario
-from tests.engine.test_seed_stack import SEEDS, both, require_equal
+from tests.support.seeds import SEEDS, both, require_equal
 
 SOME = DIGITS.override(participation=0.6, rounds=3)  # three of five clients take part
 WITHOUT = {"feddistill", "fedgh", "fedkd", "fedktl", "fedpft", "fedproto", "fedsa", "fedtgp", "gfpl"}  # nothing shared
