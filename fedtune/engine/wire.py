@@ -100,6 +100,8 @@ def through(stages: Sequence[Stage], up: dict[str, Tree], down: dict[str, Tensor
     shared, trained = up.get("shared", {}), set(ctx.s.task.parameters)
     # FedFomo's clients receive several models each: there is none to which an update could refer
     refers = [n for n in sorted(trained.intersection(shared, down)) if down[n].shape == shared[n].shape]
+    if ctx.s.scenario.privacy == "client" and len(refers) < len(trained & shared.keys()):
+        raise UserError("privacy=client needs updates of models that clients received in the round, but some were not")
     was: Update = {n: shared[n] for n in refers}
     update = {n: w - down[n] for n, w in was.items()}
     changed = torch.zeros(1, dtype=torch.bool, device=ctx.ids.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -160,12 +161,16 @@ class Experiment(Workload):
         """What best.yaml holds of it, with a configuration.  rounds: of the trial, if it was not limited by rounds."""
         scenario_named = scenarios.find(scenario)
         overrides = {n: v for n, v in vars(self.scenario).items() if v != getattr(scenario_named, n)}
+        values = self.configuration(config)
+        if rounds is not None and overrides.pop("epsilon", 0):  # in so many rounds it would stand for other noise
+            private = privacy.Privacy.of(self.resolve(config)[1])
+            values |= {"update_noise": private.noise} if private else {}
         content = {
             "algorithm": self.algorithm,
             "scenario": scenario,
             "overrides": overrides | ({} if rounds is None else {"rounds": rounds}),
             "seed": self.seed,
-            "hyperparameters": self.configuration(config),
+            "hyperparameters": values,
             **self.beginning(),
         }
         return content | ({} if self.executor == "auto" else {"executor": self.executor})
@@ -200,16 +205,29 @@ class Experiment(Workload):
         return {n: v for n, v in values.items() if n not in self.given}
 
     def _with_privacy(self) -> dict[str, Any]:
-        """The defaults that are others with privacy of clients: a client's rows are data, and updates need a bound."""
+        """The defaults that are others with privacy of clients: a client's rows are data; updates need bound and noise.
+
+        A noise of 0 has to be given, as has that of an ε.
+        """
         s = self.scenario
         bounded = s.update_clip or s.clip_quantile or self.pinned.get("clip_quantile")
         values = {"averaging": "clients"} | ({} if bounded else {"update_clip": 1.0})
+        values |= {} if s.update_noise or s.epsilon else {"update_noise": 1.0}
         return values if s.privacy == "client" else {}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
         off = self.resolve(config)[1].off
         return {n: v for n, v in self._values(config).items() if n in config or n not in off}
+
+    def draws(self, config: dict[str, Any]) -> tuple[str, ...]:
+        """What the draws of privacy depend on beside seed and round, so that no two trials share them; else nothing."""
+        scenario = self.resolve(config)[1]
+        if (private := privacy.Privacy.of(scenario)) is None:
+            return ()
+        values = {n: v for n, v in self._values(config).items() if n not in scenario.off}
+        values["update_noise"] = private.noise  # also where an ε sets it
+        return (user_files.plain_name(self.algorithm), json.dumps(values, sort_keys=True))
 
     def _values(self, config: dict[str, Any]) -> dict[str, Any]:
         alg, scenario = self.resolve(config)

@@ -215,7 +215,8 @@ class Scenario:
         log=True,
         extra_values=(0.0,),
         symbol="z",
-        help="standard deviation of the noise on the sum of updates, in units of update_clip",
+        help="standard deviation of the noise on the sum of updates, in units of update_clip; with privacy 1 unless it or "
+        "epsilon is given",
     )
     update_clip: float = hyper(
         0.0,
