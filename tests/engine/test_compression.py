@@ -56,7 +56,7 @@ def test_a_sparse_codec_that_sends_all_is_as_none(name: str) -> None:
         assert_same_numbers(numbers(same.state), numbers(plain.state))
         assert not plain.state.groups[0].wire
         assert [{n: v for n, v in row.items() if n != "residual"} for row in got] == rows
-        assert all(row["residual"] == 0.0 for row in got)
+        assert all(row["residual"] == 0.0 for row in got if name != "local")  # which sends nothing
 
 
 @pytest.mark.parametrize("codec", [c for c in OF_CODECS if c != "none"])
