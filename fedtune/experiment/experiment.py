@@ -16,7 +16,7 @@ from torch import nn
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
-from fedtune.core.metrics import OBJECTIVES, SIM_SECONDS
+from fedtune.core.metrics import METRICS, OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
@@ -71,9 +71,8 @@ class Experiment(Workload):
     @property
     def measures(self) -> Measures:
         """The metrics of the engine and the user's own."""
-        off = {"epsilon"} if self.scenario.privacy == "none" else set()
-        off |= set() if self.scenario.timed else {SIM_SECONDS}
-        known = {n: mode for n, mode in OBJECTIVES.items() if n not in off}
+        parts = {"": True, "privacy": self.scenario.privacy != "none", "devices": self.scenario.timed}
+        known = {n: mode for n, mode in OBJECTIVES.items() if parts[METRICS[n].needs]}
         return Measures(known | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
 
     @property

@@ -86,7 +86,7 @@ def test_a_stage_sees_updates_and_clients_that_it_leaves_send_their_model_bit_fo
 
 def test_a_client_that_is_not_finite_ends_the_run_before_it_meets_the_others() -> None:
     sim = simulate("fedavg", PRIVATE.override(participation=1.0))
-    r = engine.RunningRound(0, sim.setup, sim.state, 1, None)
+    r = engine.RunningRound(run=0, s=sim.setup, state=sim.state, t=1)
     r.send_down()
     g = r.groups[0]
     bias = g.tensors["head.bias"].clone()

@@ -90,7 +90,7 @@ def test_epsilon_is_spent_round_by_round_and_what_is_known_before_is_what_rows_e
 
 
 def test_a_known_value_is_not_projected() -> None:
-    assert at_end("epsilon", 4.0, 0.1) == 4.0
+    assert at_end("epsilon", 4.0, 0.1) == 4.0 and at_end("comm_mb", 4.0, 0.1) == 40.0
     goal = Goal(constraints=constraints("epsilon<=8,comm_mb<=1"))
     assert goal.unkept({"epsilon": 12.0}) == [0.5, 0.0] and goal.unkept({"epsilon": 8.0}) == goal.unkept({}) == []
 
@@ -109,7 +109,7 @@ WHOLE = "--trials-drawn poisson --searcher random --scheduler none "
 REFUSED = {  # arguments of a search -> what its one line says
     OF_SEARCH + "--objective epsilon": "epsilon needs privacy, but got it as objective without; give --privacy client",
     OF_SEARCH + "--subject-to epsilon<=8": "epsilon needs privacy, but got it as metric of a constraint without; give",
-    CLIENT + "--epsilon 8 --set update_noise=1": "so only one of them can be given, but got 8 and 1; leave one out",
+    CLIENT + "--epsilon 8 --set update_noise=1": "takes update_noise or epsilon, which sets it, but got 1 and 8",
     CLIENT + "--epsilon 8 --vary update_noise": "--epsilon sets update_noise, so it cannot be searched",
     CLIENT + "--set update_noise=1 --subject-to epsilon<=1": "within reach, but epsilon is 3.64038 or more",
     CLIENT + "--vary update_noise=0.5..1 --subject-to epsilon<=2": "within reach, but epsilon is 3.64038 or more",

@@ -149,7 +149,7 @@ def test_one_correction_for_all_pairs_and_levels() -> None:
             "No federated method is shown to beat local at ε = 1, 2 and ∞; local beats fedavg at ε = 1, 2 and ∞.",
         ),
         ({"moon": [0.6] * 3, "fedavg": [0.5] * 3}, {}, "Nothing is known of who beats local: it took no part."),
-        (WORTH, {"searches": 1}, "Who beats local at which level is not known, by one search of each algorithm"),
+        (WORTH, {"searches": 1}, "Who beats local at which level is not known. Each algorithm was searched once"),
         (WORTH, {"done": 1}, "No federated method is shown to beat local at ε = 1; local beats moon and fedavg at"),
         (WORTH, {"done": 0}, ""),
     ],
