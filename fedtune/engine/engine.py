@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core import metrics
-from fedtune.core.errors import Diverged
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine import client_errors, oort
@@ -268,6 +268,8 @@ class RunningRound:
         With privacy the server gets models and nothing else; if nobody took part, its own one with the round's noise.
         Diverged before any stage if a model is not finite: it would spoil the others.
         """
+        if "update_clip" in self.row:
+            raise UserError("privacy=client counts one upload in a round, but there are two; send all of it in one")
         order = ids.argsort()
         if ups:
             down = take(join([self.down[i].get("shared", {}) for i in self.active_groups]), order)

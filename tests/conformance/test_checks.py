@@ -143,7 +143,7 @@ def test_the_command_gives_a_line_a_check_and_ends_with_0_1_or_2(capsys: pytest.
     assert fedtune.commands.check.main([f"{ALGORITHMS}:Sound"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("algorithm broken_algorithms.py:Sound (Sound)") and "all 20 checks passed" in out[-1]
-    assert len(out) == 21 and all(line.startswith("passed ") for line in out[1:-1])
+    assert len(out) == 22 and all(line.startswith("passed ") for line in out[1:-1])
     assert fedtune.commands.check.main([f"{MODELS}:remembers"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("FAILED   own state") for line in lines) == 1 and re.match(

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support.helpers import DIGITS, play, record_uploads, simulate
+import yaml
+from support.helpers import CLOCK, DIGITS, play, record_uploads, simulate
 from support.numbers import assert_close_rows, assert_same_numbers, copied, numbers
 from torch.testing import assert_close
 
+from fedtune.commands.run import over_best
+from fedtune.conformance.subject import OfClass
 from fedtune.core import randomness
+from fedtune.core.errors import UserError
 from fedtune.engine import engine
 from fedtune.engine.clipping import BOUND, Clipping
 from fedtune.engine.cohort import participants
-from fedtune.engine.simulation import Seeds
+from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.engine.wire import Context, Sent, Update, per_client
-from fedtune.experiment import partitioning
+from fedtune.experiment import partitioning, scenarios
+from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy
+from fedtune.tuning.options.options import ExperimentOptions
 
 FEW = DIGITS.override(shots=4, shots_spread=1, all_classes=0, averaging="clients")
 PRIVATE = FEW.override(privacy="client", participation=0.6, update_clip=0.01, update_noise=1.0)
@@ -234,6 +241,49 @@ def test_no_two_configurations_share_draws_and_a_configuration_always_has_its_ow
     assert drawn(scenario=target)[0] == drawn(scenario=PRIVATE, update_noise=calibrated.noise)[0]
     poisson = PRIVATE.override(privacy="none", sampling="poisson")
     assert drawn(scenario=poisson, lr=0.1)[0] == drawn(scenario=poisson, lr=0.2)[0]
+
+
+@dataclass(frozen=True)
+class Twice(Algorithm):
+    """Its server uses means, but two in a round."""
+
+    shared = ("body", "head")
+    releases = "mean"
+
+    def round(self, task: Any) -> Any:
+        return (*super().round(task), *super().round(task))
+
+
+@dataclass(frozen=True)
+class Unreceived(Twice):
+    """A mean of models that clients did not receive."""
+
+    def round(self, task: Any) -> Any:
+        return Algorithm.round(self, task)
+
+    def broadcast(self, server: Any, ids: Any, task: Any) -> Any:
+        shared = super().broadcast(server, ids, task)["shared"]
+        return {"shared": {n: t for n, t in shared.items() if n != "head.bias"}}
+
+
+@pytest.mark.parametrize(("cls", "rule"), [(Twice, "one upload in a round"), (Unreceived, "that clients received in")])
+def test_what_would_be_released_without_noise_of_its_own_is_refused(cls: Any, rule: str) -> None:
+    experiment = OfClass(algorithm="own", scenario=PRIVATE.override(participation=1.0), executor="loop", cls=cls)
+    with pytest.raises(UserError, match=rule):
+        Simulation(experiment, {}, partitioning.make(experiment.scenario, 0), torch.float64).step()
+
+
+def test_best_yaml_gives_the_numbers_of_its_trial() -> None:
+    config, scenario = {"lr": 0.123, "momentum": 0.25, "update_clip": 0.5}, scenarios.find("digits-w4")
+    private = replace(scenario, privacy="client", epsilon=8.0, rounds=9, clients=6, participation=0.5)
+    trial = Experiment(algorithm="fedadam", scenario=private, seed=4)
+    found = yaml.safe_load(yaml.safe_dump(trial.to_best("digits-w4", config, None)))
+    again = ExperimentOptions(**over_best(found, {})).workload()
+    data, rows = partitioning.make(private, 4), []
+    for experiment, values in ((trial, config), (again, {})):
+        sim = Simulation(experiment, values, data)
+        rows.append([{n: v for n, v in row.items() if n not in CLOCK} for row in play(sim, 3)])
+    assert rows[0] == rows[1] and rows[0][0]["epsilon"] > 0
 
 
 def test_identity_holds_after_a_resume() -> None:
