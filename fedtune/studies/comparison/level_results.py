@@ -93,7 +93,7 @@ class LevelResults:
         if of_local.empty:
             return f"Nothing is known of who beats {LOCAL}: it took no part."
         if not judged(of_local):
-            return f"Who beats {LOCAL} at which level is not known, {ONE_SEARCH}."
+            return f"Who beats {LOCAL} at which level is not known.  {ONE_SEARCH}"
         first, lost = self._told(of_local, "above"), self._told(of_local, "below")
         every, above = (set(of["algorithm"]) for of in (of_local, of_local[of_local[TOLD] == "above"]))
         said = f"Shown to beat {LOCAL}: {first}" + "; no other is" * bool(above < every)
