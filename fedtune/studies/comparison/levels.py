@@ -65,9 +65,10 @@ def dry_run(options: ComparisonOptions) -> int:
 def run(options: ComparisonOptions) -> int:
     """Make the comparisons, one after the other, and then what they say together; the exit status."""
     each = plans(options)
-    first, folder = each[0], each[0].folder.parent
-    files, record = RunFiles(folder, LEVELS), provenance.of_scenario(first.to_record())
-    record["scenario"] = {n: v for n, v in record.get("scenario", {}).items() if n not in FIELDS[:2]}
+    folder = each[0].folder.parent
+    files, (record, *others) = RunFiles(folder, LEVELS), [provenance.of_scenario(c.to_record()) for c in each]
+    fields = record.get("scenario", {}).items()
+    record["scenario"] = {n: v for n, v in fields if all(of.get("scenario", {}).get(n) == v for of in others)}
     files.make()
     for c in each:
         comparison.set_down(c)
