@@ -30,9 +30,11 @@ def plans(options: ComparisonOptions) -> list[ComparisonPlan]:
     """The comparison at each level, the lowest first; UserError for whatever is wrong with one."""
     name, _, values = options.at.partition("=")
     flag, given = "--budget and its unit", options.budget or options.budget_unit != "rounds"
-    flag, given = ("--epsilon", "epsilon" in options.fields) if name == "epsilon" else (flag, given)
+    if name == "epsilon":
+        flag = "--epsilon, with privacy,"
+        given = "epsilon" in options.fields or options.fields.get("privacy", "client") != "client"
     if given:
-        raise UserError(f"--at {name} sets {flag} at each level, but it was given too; leave it out")
+        raise UserError(f"--at {name} sets {flag} at each level, but got it, or another, too; leave it out")
     folder = comparison_plan.new_folder(options)
     each = list[ComparisonPlan]()
     for value in values.split(","):
