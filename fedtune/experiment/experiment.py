@@ -21,7 +21,7 @@ from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
-from fedtune.experiment.scenario import CODECS_OF, Scenario
+from fedtune.experiment.scenario import CODECS_OF, OF_PRIVACY, Scenario
 from fedtune.experiment.structure import NetStructure
 from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
@@ -116,7 +116,7 @@ class Experiment(Workload):
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
         algorithm, scenario = self.resolve(config)
-        unsent = dict.fromkeys(("compress", *CODECS_OF), f"{self.algorithm} sends nothing")
+        unsent = dict.fromkeys((*OF_PRIVACY, "compress", *CODECS_OF), f"{self.algorithm} sends nothing")
         reasons = scenario.idle() | (unsent if refusals.releases(type(algorithm)) == "nothing" else {})
         return reasons | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
