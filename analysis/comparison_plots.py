@@ -281,7 +281,7 @@ def by_level(table: pd.DataFrame, budget: str = "epsilon") -> go.Figure:
             hovertemplate="%{text}<extra></extra>",
         )
     ticks_at = {places[level]: f"{level:g}".replace("inf", "∞") for level in levels}
-    figure.update_xaxes(title=name, type="log", tickvals=[*ticks_at], ticktext=[*ticks_at.values()])
+    figure.update_xaxes(title=name, type="log", tickvals=[*ticks_at], ticktext=[*ticks_at.values()], tickangle=0)
     figure.update_yaxes(title=in_words(metric) + " [%]" * (scale == 100))
     title = f"{title_of(metric)} at each level, tuned there"
     return finish(figure, title, "mean and 95 % interval over searches, on fresh seeds", legend=legend_lines(order))

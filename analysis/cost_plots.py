@@ -55,9 +55,9 @@ def accuracy_communication(
     second = parse_recorded(str(objective))
     name, words = in_words(second.name), in_words(first.name)
     title = f"{words[:1].upper()}{words[1:].split(' [')[0]} against {name.split(' [')[0]}, every round"
-    points, seeds = _scored(rounds, [first.name, second.name])
+    points, seeds, left = _scored(rounds, [first.name, second.name])
     if points.empty:
-        return nothing(title, f"no round has both a {words} and {name.split(' [')[0]}")
+        return nothing(title, f"no round has both a {words} and {name.split(' [')[0]}{left}")
     by = by or next((c for c in ("algorithm", "run") if points.get(c, pd.Series()).nunique() > 1), None)
     group = text_column(points, by) if by else pd.Series("rounds", index=points.index)
     worst = _worst(points, second) if reference is None else reference
@@ -93,13 +93,13 @@ def accuracy_communication(
             hovertemplate=f"front: %{{y:{form(first.name)}}} at %{{x:.4g}}%{{text}}<extra></extra>",
         )
     figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title=words, tickformat=ticks(first.name))
-    unit = {"seconds": " s", "comm_mb": " MB"}.get(second.name, "")
+    unit = f" {METRICS[second.name].unit}".rstrip() if second.name in METRICS else ""
     at = "accuracy 0" if first == ACCURACY else f"{words} {lower_end:.4g}"
     box = f" of {worst:.4g}" * (first == ACCURACY) + f", reference point: {at} at {worst:.4g}{unit}"
     thinned = "" if len(points) <= MOST_POINTS else f"; about {MOST_POINTS:,} of them drawn"
     what = f"configurations, means of {several(seeds, 'seed')}" if seeds else "trials"
     n = f"n = {points['trial'].nunique()} {what}, {len(points):,} rounds{thinned}"
-    note = f"{n}; hypervolume {', '.join(volumes)}{box}"
+    note = f"{n}{left}; hypervolume {', '.join(volumes)}{box}"
     return finish(figure, title, note, legend=legend_lines(list(dict.fromkeys(group))))
 
 
@@ -114,9 +114,9 @@ def tradeoffs(rounds: pd.DataFrame, objectives: Sequence[Objective]) -> go.Figur
     """
     names = [o.name for o in objectives]
     title = f"The Pareto front of all {len(names)} objectives"
-    points, seeds = _scored(rounds, names)
+    points, seeds, left = _scored(rounds, names)
     if points.empty:
-        return nothing(title, f"no round has all of {', '.join(map(label, names))}")
+        return nothing(title, f"no round has all of {', '.join(map(label, names))}{left}")
     best = pareto.front(points, objectives)
     shown = best.iloc[np.unique(np.linspace(0, len(best) - 1, MOST_LINES).round().astype(int))]
     gains = np.column_stack([o.sign * best[o.name] for o in objectives])
@@ -142,7 +142,7 @@ def tradeoffs(rounds: pd.DataFrame, objectives: Sequence[Objective]) -> go.Figur
     words = ["\n".join(textwrap.wrap(in_words(n), 13)) for n in names]
     figure.update_xaxes(tickvals=axes, ticktext=words, tickangle=0, range=[-0.3, len(names) - 0.7])
     figure.update_yaxes(visible=False, range=[-0.12, 1.12])
-    n = f"n = {several(len(best), 'round')}" + f", {len(shown)} of them drawn" * (len(shown) < len(best))
+    n = f"n = {several(len(best), 'round')}" + f", {len(shown)} of them drawn" * (len(shown) < len(best)) + left
     n += f", means of {several(seeds, 'seed')}" * bool(seeds)
     return finish(figure, title, f"{n}; the darker, the better in {label(names[0])}", height=380)
 
@@ -152,7 +152,7 @@ def price(rounds: pd.DataFrame, first: Objective, other: Objective) -> str:
 
     In steps towards the best: half of the way, half of what is left, again, and the rest; "" without a second point.
     """
-    points, _ = _scored(rounds, [first.name, other.name])
+    points, *_ = _scored(rounds, [first.name, other.name])
     best = pareto.front(points, [first, other]) if len(points) else points
     if len(best) < 2:
         return ""
@@ -169,15 +169,16 @@ def price(rounds: pd.DataFrame, first: Objective, other: Objective) -> str:
     return f"From {values[0]} on, each {one} of {label(first.name)} costs {', then '.join(parts)}."
 
 
-def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int]:
-    """The rounds with finite values of all metrics, totals for seconds, means over seeds; and the number of seeds."""
+def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int, str]:
+    """The rounds that have all metrics, totals for seconds, means over seeds; how many seeds, and what is left out."""
     points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
     points = pareto.with_totals(points) if "seconds" in names and len(points) else points
     seeds = points["seed"].nunique() if "seed" in points else 0
     points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
-    if not set(names) <= set(points):
-        return points.iloc[:0], seeds
-    return points[np.isfinite(points[names].astype(float)).all(axis=1)], seeds  # ε is infinite without noise
+    points = points.dropna(subset=names) if set(names) <= set(points) else points.iloc[:0]
+    finite = np.isfinite(points[[*names]].to_numpy(float)).all(1) if len(points) else slice(None)
+    rest = len(points) - len(points := points[finite])
+    return points, seeds, f"; without {several(rest, 'round')} whose ε is infinite" * bool(rest)
 
 
 def _worst(points: pd.DataFrame, objective: Objective) -> float:

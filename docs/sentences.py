@@ -84,7 +84,9 @@ def _budget_study(*told: str) -> LevelResults:
         row | {"algorithm": n, "level": lv, "told": t} for lv, of in at.items() for n, t in zip(names, of, strict=True)
     ]
     against = pd.DataFrame(rows).assign(verdict=lambda frame: frame["told"])
-    return LevelResults(record={"levels": ["epsilon=1", "epsilon=4"]}, table=table, against=against, refused={})
+    return LevelResults(
+        record={"levels": ["epsilon=1", "epsilon=4"]}, table=table, against=against, refused={}, unequal={}
+    )
 
 
 LOST = float("nan")

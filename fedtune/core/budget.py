@@ -46,7 +46,7 @@ class Budget(NamedTuple):
             "rounds": 1.0,
             "mb": (row.get("up_bytes", 0) + row.get("down_bytes", 0)) / 1e6,
             "seconds": row["seconds"] + row["eval_seconds"],
-            "sim_seconds": row.get("round_seconds"),
+            "sim_seconds": row.get("round_seconds", 0),
         }[self.unit]
         return any((is_first or used - of_round < rung) and rung <= used for rung in rungs)
 

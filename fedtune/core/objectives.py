@@ -98,15 +98,6 @@ class Constraint(NamedTuple):
 ACCURACY = Objective(METRIC, OBJECTIVES[METRIC])
 
 
-def at_end(name: str, value: float, progress: float) -> float:
-    """A metric's value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1.
-
-    A value that is known before training stays as it is.
-    """
-    grows = name in METRICS and METRICS[name].grows and METRICS[name].at_end == "linear"
-    return value / progress if grows and 0 < progress < 1 else value
-
-
 def final(name: str) -> str:
     """The column of the table of trials with a metric's last value."""
     return name if name in ("comm_mb", "seconds") else f"last_{name}"
@@ -192,10 +183,14 @@ def parse_recorded(text: str) -> Objective:
 
 
 class Goal(NamedTuple):
-    """A search's objectives and constraints; trials are judged by the first objective."""
+    """A search's objectives and constraints; trials are judged by the first objective.
+
+    growing: those of the user's own metrics that a program file says add up over rounds
+    """
 
     objectives: tuple[Objective, ...] = (ACCURACY,)
     constraints: tuple[Constraint, ...] = ()
+    growing: tuple[str, ...] = ()
 
     @property
     def first(self) -> Objective:
@@ -231,15 +226,24 @@ class Goal(NamedTuple):
         return cls(
             tuple(parse_recorded(str(text)) for text in record.get("objectives") or [METRIC]),
             tuple(_constraint(text, [re.split("[<>]", text)[0]]) for text in texts),
+            tuple(n for n, m in (record.get("metrics") or {}).items() if m.get("grows") and n not in METRICS),
         )
 
     def to_record(self) -> dict[str, list[str]]:
         """The objectives and constraints for a run's record."""
         return {"objectives": list(map(str, self.objectives)), "constraints": list(map(str, self.constraints))}
 
+    def at_end(self, name: str, value: float, progress: float) -> float:
+        """A metric's value extrapolated to the trial's end.  progress: the share of the trial that is done, 0 … 1.
+
+        A value that is known before training stays as it is.
+        """
+        grows = METRICS[name].grows and METRICS[name].at_end == "linear" if name in METRICS else name in self.growing
+        return value / progress if grows and 0 < progress < 1 else value
+
     def excesses(self, result: Mapping[str, Any], progress: float) -> list[float]:
         """The excess over each constraint that a trial is heading for at its end; at most 0 if it keeps it."""
-        return [c.excess(at_end(c.name, float(result[c.attribute]), progress)) for c in self.constraints]
+        return [c.excess(self.at_end(c.name, float(result[c.attribute]), progress)) for c in self.constraints]
 
     def unkept(self, known: Mapping[str, float]) -> list[float]:
         """The excesses if values that are known before training break a constraint, 0 where none is known; else []."""
@@ -262,7 +266,7 @@ class Goal(NamedTuple):
             return (-2 * WORST,) * count
         if count == 1 or judged <= -WORST:
             return (judged,) * count
-        ends = [o.sign * at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives]
+        ends = [o.sign * self.at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives]
         return tuple(max(-WORST, end) for end in ends)
 
     def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:

@@ -197,6 +197,7 @@ class Measures(NamedTuple):
     worst: Callable[[str], float | None] = metrics.worst
     # the metrics of a run's last row that tables of fresh-seed runs keep
     figures: Callable[[Mapping[str, Any]], list[str]] = metrics.figures
+    growing: tuple[str, ...] = ()  # the metrics of the user's own that add up over rounds
 
 
 class Traits(NamedTuple):

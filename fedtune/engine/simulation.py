@@ -196,14 +196,16 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
     The time is divided evenly: a run's seconds are those that it adds, not those that it waits.
     """
     with _at_work():
+        began = time.perf_counter()
         choosy = [i for i, run in runs.items() if run.setup.scenario.selection != "uniform"]
         polls = {i: polling.asked(seeds.setups[i], runs[i].state) for i in choosy}
+        polled = time.perf_counter() - began
         trained = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()}, polls)
         began = time.perf_counter()
         states = {i: d[0] for i, d in trained.items() if not isinstance(d, Diverged)}
         tests_due = any(runs[i].due(state.round) for i, state in states.items())
         scored = evaluation.score_all(seeds, states, ("val", "test") if tests_due else ("val",)) if states else {}
-        seconds = (time.perf_counter() - began) / len(runs)
+        seconds = (polled + time.perf_counter() - began) / len(runs)
         rows: dict[int, dict[str, Any] | Diverged | UserError] = {}
         for i, run in runs.items():
             result, scores = trained[i], scored.get(i)

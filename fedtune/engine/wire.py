@@ -88,9 +88,9 @@ def residual(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def sizes(s: RunSetup, up: dict[str, Tree], clients: int) -> tuple[Size, Tensor]:
-    """The size of so many clients' uploads as they are sent, and the bytes of each [m], on the CPU, in float64."""
+    """The size of so many clients' uploads as they are sent, and for a clock the bytes of each [m], on the CPU."""
     if s.scenario.compress == "none":
-        return size(up), bytes_of_each(up, clients)
+        return size(up), bytes_of_each(up, clients) if s.devices else torch.zeros(0)
     each = codecs.sizes_of_each(s.scenario, s.task.parameters, up, clients)
     return reduce(Size.plus, each, NOTHING), torch.tensor([e.bytes for e in each], dtype=torch.float64)
 

@@ -116,7 +116,7 @@ class Experiment(Workload):
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
         algorithm, scenario = self.resolve(config)
-        unsent = dict.fromkeys(("compress", *CODECS_OF, *OF_PRIVACY), f"{self.algorithm} sends nothing")
+        unsent = dict.fromkeys((*OF_PRIVACY, "compress", *CODECS_OF), f"{self.algorithm} sends nothing")
         reasons = scenario.idle() | (unsent if refusals.releases(type(algorithm)) == "nothing" else {})
         return reasons | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
@@ -137,6 +137,9 @@ class Experiment(Workload):
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
         lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self._released({})))]
+        for name in sorted(self.pinned.keys() & self.resolve({})[1].off - {"compress"}):
+            acts = f"compress {' or '.join(CODECS_OF[name])}" if name in CODECS_OF else "privacy client"
+            lines.append(f"note: {name} acts only with --{acts}")
         if self.preset == "as_text" and (differs := beside_text(self._class())):
             lines.append(f"note: {differs}")
         lines.append(f"scored: {self.describe_scoring()}")

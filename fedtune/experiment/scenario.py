@@ -311,7 +311,15 @@ class Scenario:
             raise UserError(f"val_share and test_share must be above 0 and leave training rows, but got {got}")
 
     def _check_cohort(self) -> None:
-        """UserError where privacy's sampling and the choice of participants exclude each other."""
+        """UserError if privacy's sampling and the choice of participants exclude each other, or one would not act."""
+        for names, other, needed in (
+            (("epsilon", "privacy_delta", "population", "cohort"), "privacy", "client"),
+            (("speed_spread", "mbps_spread"), "devices", "lognormal"),
+            (("offered",), "selection", "power-of-choice"),
+        ):
+            for f in fields(self) if getattr(self, other) != needed else ():
+                if f.name in names and (value := getattr(self, f.name)) != f.default:
+                    raise UserError(f"{f.name} acts only with --{other} {needed}, but got {value:g} without it")
         how = "privacy" if self.privacy != "none" else "sampling poisson" if self.is_poisson else ""
         whose = "needs clients that take part whatever the others do"
         if how and self.over_ask > 1:

@@ -81,13 +81,16 @@ def data_in_words(scenario: Scenario) -> str:
 
 
 def notes(scenario: Scenario) -> tuple[str, ...]:
-    """Notes for the user about what was read from their data set, one line each."""
-    name = scenario.dataset
+    """Notes about what was read from the user's data set, and about a choice among all clients, one line each."""
+    name, chosen = scenario.dataset, scenario.over_ask > 1 or scenario.selection != "uniform"
+    everyone = (
+        "with participation 1 all clients take part, so over_ask and selection change nothing; give --participation",
+    ) * (chosen and scenario.participants == scenario.clients)
     if not user_metadata.is_own(name):
-        return ()
+        return everyone
     about = datasets.about(name)
     read = (f"x of {name} is taken as {scenario.x_as} (--x-as)",) if not about.kind else ()
-    return (*about.notes, *read)
+    return (*about.notes, *read, *everyone)
 
 
 def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:

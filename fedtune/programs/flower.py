@@ -285,7 +285,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _metric(name: str, of: Any) -> dict[str, Any]:
     side, own = _parts(name)
-    if strange := [key for key in table(f"metrics.{name}", of) if key not in ("mode", "split")]:
-        raise unknown(f"key of metrics.{name}", strange[0], ("mode", "split"))
+    if strange := [key for key in table(f"metrics.{name}", of) if key not in ("mode", "split", "grows")]:
+        raise unknown(f"key of metrics.{name}", strange[0], ("mode", "split", "grows"))
     mode = DIRECTIONS.get(re.split(r"[\W_]", own)[-1].lower(), "")
     return ({"split": "train"} if side == "train" else {}) | ({"mode": mode} if mode else {}) | of

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, with_config
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS, limits
-from fedtune.programs.entries import Count, Number, Text, Whole, of_key, refused
+from fedtune.programs.entries import Count, Flag, Number, Text, Whole, of_key, refused
 
 # names that a row has for something else
 TAKEN = {
@@ -59,6 +59,7 @@ class ProgramMetric:
     divide: Number = 1.0
     mode: Literal["max", "min"] | None = None
     worst: Number | None = None
+    grows: Flag | None = None  # it adds up over rounds, so a trial is judged by where it is heading
 
     @property
     def tests(self) -> bool:
@@ -104,9 +105,12 @@ def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool) -> Pro
     known = METRICS.get(name.replace("test_", "val_", 1) if tests else name)
     if known and known.goal and m.mode and m.mode != known.goal:
         raise of_key(f"{key}.mode", refused(m.mode, f"{known.goal!r} for {name}", "or give it another name"))
+    if known and m.grows not in (None, known.grows):
+        raise of_key(f"{key}.grows", refused(m.grows, f"{known.grows} for {name}", "or give it another name"))
     worst = known.worst if known and known.goal == "max" and m.worst is None else m.worst
     mode: Any = m.mode or (known and known.goal) or None
-    return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
+    column, grows = m.column or (name if file and not m.pattern else None), known.grows if known else m.grows
+    return replace(m, name=name, column=column, mode=mode, worst=worst, grows=grows)
 
 
 def compiled(pattern: str) -> regex.Pattern[str]:

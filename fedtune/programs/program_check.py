@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -124,6 +125,12 @@ class ProgramCheck:
         if first.error:
             yield "failed", str(first.error)
             return
+        for name in (n for n, m in self.program.metrics.items() if m.grows):
+            if any(later[name] < earlier[name] for earlier, later in itertools.pairwise(first.rows)):
+                yield (
+                    "advice",
+                    f"{name} grows, as declared, but fell from one round to the next; report its total so far",
+                )
         begin, *gaps = (row["seconds"] for row in first.rows)
         reports, each = self.program.rounds // self.program.every, sum(gaps) / max(1, len(gaps))
         rest = (reports - 1) * each

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter
+from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import few
 from fedtune.core.workload import HERE, Measures, Place, Runs, Trainer, Traits, Workload
 from fedtune.programs import command, fingerprint, flower, program_file
@@ -102,6 +103,7 @@ class ProgramWorkload(Workload):
             objective=self._objective,
             worst=lambda metric: of[metric].worst if metric in of else None,
             figures=lambda last: list(self.program.checking().metrics),
+            growing=tuple(n for n, m in of.items() if m.grows and n not in METRICS),
         )
 
     def _objective(self) -> str:
@@ -182,7 +184,11 @@ class ProgramWorkload(Workload):
             "algorithm": self.name,
             "program": self.program.fingerprint() | {"path": self.path, "folder": self.program.folder},
             "rounds": self.rounds,
-            "metrics": {n: {"split": "test" if m.tests else m.split or "", "mode": m.mode or ""} for n, m in metrics},
+            "metrics": {
+                n: {"split": "test" if m.tests else m.split or "", "mode": m.mode or ""}
+                | ({"grows": "yes"} if m.grows else {})
+                for n, m in metrics
+            },
             "pinned": self.pinned,
             "defaults": self.configuration({}),
             "seed": self.seed,

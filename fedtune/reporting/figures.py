@@ -13,7 +13,7 @@ from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
 from fedtune.analysis.cost_plots import price
-from fedtune.core.objectives import parse
+from fedtune.core.objectives import Objective, parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
@@ -46,11 +46,12 @@ class Shown(NamedTuple):
 
 def of_search(f: Findings, study: Study | None, importance: plots.Importance | None) -> dict[str, list[Shown]]:
     """The figures of a search, by what they tell.  study: of all its trials.  importance: what mattered there."""
+    fronts, more = _fronts(f)
     return {
-        "found": [_found(f)] if len(f.trials) else [],
+        "found": [*fronts, _found(f)] if len(f.trials) else [],
         "sure": _clients(f),
         "mattered": _hyperparameters(f, study, importance),
-        "trials": [*_progress(f), *_fronts(f)],
+        "trials": [*_progress(f), *more],
     }
 
 
@@ -88,25 +89,29 @@ def _progress(f: Findings) -> list[Shown]:
     ]
 
 
-def _fronts(f: Findings) -> list[Shown]:
+def _fronts(f: Findings) -> tuple[list[Shown], list[Shown]]:
+    """The fronts that answer what a search of several objectives asks, and those that stand further down."""
     first, *others = f.goal.objectives
-    against = dict.fromkeys([*(parse("comm_mb") if f.sends else ()), *others])
-    pairs = [(first, other) for other in against if other.name != first.name]
-    pairs += itertools.combinations(others, 2)
+    asked = [_front(f, first, other) for other in others]
+    rest = [_front(f, *pair) for pair in itertools.combinations(others, 2)]
+    if f.sends and "comm_mb" not in [o.name for o in f.goal.objectives]:
+        rest.insert(0, _front(f, first, *parse("comm_mb")))
     every = drawn(
         "All objectives",
         partial(plots.tradeoffs, f.rounds, f.goal.objectives),
         "A line is a round that no other beats in all objectives, and further up is better. Where lines cross between "
         "two axes, one is paid for with the other.",
     )
-    return [every] * (len(others) > 1) + [
-        drawn(
-            "Accuracy against communication" if other.name == "comm_mb" else f"{one.name} against {other.name}",
-            partial(plots.accuracy_communication, f.rounds, other, first=one),
-            f"{PAIR} {price(f.rounds, one, other) if other in others else ''}".strip() if one == first else REST,
-        )
-        for one, other in pairs
-    ]
+    return [every] * (len(others) > 1) + asked, rest
+
+
+def _front(f: Findings, one: Objective, other: Objective) -> Shown:
+    cost = price(f.rounds, one, other) if other in f.goal.objectives else ""
+    return drawn(
+        "Accuracy against communication" if other.name == "comm_mb" else f"{one.name} against {other.name}",
+        partial(plots.accuracy_communication, f.rounds, other, first=one),
+        f"{PAIR} {cost}".strip() if one == f.goal.first else REST,
+    )
 
 
 def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance | None) -> list[Shown]:

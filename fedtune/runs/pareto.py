@@ -93,11 +93,12 @@ def places(vectors: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _crowding(points: np.ndarray) -> np.ndarray:
-    """The crowding distance of each point of a front [n, k]: infinite at an end of any entry."""
-    distance = np.zeros(len(points))
+    """The crowding distance of each point of a front [n, k]: infinite at an end of any entry, and where one is."""
+    distance = np.where(np.isfinite(points).all(1), 0.0, np.inf)
     for entry in points.T:
-        if (span := np.ptp(entry)) > 0:
-            order = np.argsort(entry, kind="stable")
+        order = np.argsort(entry, kind="stable")
+        order = order[np.isfinite(entry[order])]  # ε is infinite without noise
+        if len(order) and (span := np.ptp(entry[order])) > 0:
             distance[order[1:-1]] += (entry[order[2:]] - entry[order[:-2]]) / span
-            distance[(entry == entry.min()) | (entry == entry.max())] = np.inf
+            distance[np.isin(entry, entry[order[[0, -1]]])] = np.inf
     return distance

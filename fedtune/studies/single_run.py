@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from fedtune.core.memory import keep_freed_memory
-from fedtune.core.metrics import METRICS, is_own, is_share
+from fedtune.core.metrics import METRICS, SIM_SECONDS, is_own, is_share
 from fedtune.core.statistics import figure
 from fedtune.core.terminal import progress, say, several
 from fedtune.engine import model_file
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.user_scenario import data_in_words, notes
 
 
 def run(
@@ -39,13 +38,8 @@ def run(
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
     size = f"{several(setup.task.clients, 'client')}, {several(setup.scenario.rounds, 'round')}"
     say(f"{experiment.algorithm}, {size}, seed {experiment.seed}, executor {executor}, {experiment.device}")
-    if words := data_in_words(experiment.scenario):
-        say(f"data: {words}")
-    for note in notes(experiment.scenario):
-        say(f"note: {note}")
-    say(f"scored: {experiment.describe_scoring()}")
-    if experiment.initial_weights:
-        say(f"started: {experiment.describe_start()}")
+    for line in experiment.describe():
+        say(line)
     rows = _rounds(simulation)
     if output:
         output.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -74,6 +68,7 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"after {several(last['round'], 'round')} in {seconds:.1f} s: validation accuracy {in_words['val_acc']}, "
         f"test accuracy {in_words['test_acc']} (std over clients {in_words['test_acc_std']}, worst tenth "
         f"{in_words['test_acc_worst10']}), {last['comm_mb']:.2f} MB sent and received"
+        + (f", {last[SIM_SECONDS]:.4g} device seconds" if SIM_SECONDS in last else "")
         + "".join(f"; {words} {in_words[name]}" for name, words in more.items() if name in last)
     )
     own = [n for n in last if is_own(n)]

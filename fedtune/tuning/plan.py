@@ -285,7 +285,7 @@ def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
 def _goal(options: SearchOptions, workload: Workload) -> Goal:
     metrics = workload.measures.selectable
     objective = options.objective or workload.measures.objective()
-    return Goal(parse(objective, metrics), constraints(options.subject_to, metrics))
+    return Goal(parse(objective, metrics), constraints(options.subject_to, metrics), workload.measures.growing)
 
 
 def _trials(

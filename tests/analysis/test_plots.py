@@ -390,6 +390,15 @@ def test_what_each_point_costs_is_told_along_the_front(first: str, other: str, s
     assert price(some, one, two) == said
 
 
+def test_rounds_whose_epsilon_is_infinite_are_left_out_and_counted() -> None:
+    some = pd.concat([ROUNDS.assign(epsilon=1.0), ROUNDS.assign(trial="z", epsilon=math.inf, val_acc=0.99)])
+    one, two, three = parse("val_acc,epsilon,comm_mb")
+    shown = [plots.accuracy_communication(some, two), plots.tradeoffs(some, (one, two, three))]
+    assert all(f"; without {len(ROUNDS)} rounds whose ε is infinite" in title(f) for f in shown)
+    assert [*shown[0].data[1].y] == [0.9] and all(np.isfinite(line.y).all() for line in shown[1].data)
+    assert not price(some, one, two)
+
+
 def test_a_front_of_three_has_a_line_a_round_and_better_is_further_up() -> None:
     three = parse("val_acc,comm_mb,val_loss")
     some = ROUNDS.assign(val_loss=1 - ROUNDS["val_acc"])

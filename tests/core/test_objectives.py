@@ -15,7 +15,6 @@ from fedtune.core.objectives import (
     Constraint,
     Goal,
     Objective,
-    at_end,
     constraints,
     parse,
 )
@@ -90,8 +89,10 @@ def test_a_constraint_is_broken_by_a_share_of_its_bound() -> None:
     assert [least.excess(v) for v in (0.25, 0.5, 0.75)] == [0.5, 0.0, -0.5]
     assert [most.excess(v) for v in (10.0, 20.0, 30.0)] == [-0.5, 0.0, 0.5]
     assert Constraint("val_acc_std", "<=", 0.0).excess(0.1) == 0.1
-    assert [at_end("comm_mb", *of) for of in ((5.0, 0.25), (5.0, 1.0), (0.0, 0.0))] == [20.0, 5.0, 0.0]
-    assert at_end("val_acc", 0.4, 0.25) == 0.4  # an accuracy does not add up
+    assert [Goal().at_end("comm_mb", *of) for of in ((5.0, 0.25), (5.0, 1.0), (0.0, 0.0))] == [20.0, 5.0, 0.0]
+    assert Goal().at_end("val_acc", 0.4, 0.25) == 0.4  # an accuracy does not add up
+    assert Goal().at_end("epsilon", 4.0, 0.25) == 4.0  # nor does a value that is known before training
+    assert [Goal(growing=of).at_end("kwh", 4.0, 0.25) for of in ((), ("kwh",))] == [4.0, 16.0]
 
 
 @pytest.mark.parametrize("objective", ["val_acc", "val_loss", "comm_mb"])

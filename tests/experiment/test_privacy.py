@@ -12,7 +12,7 @@ from support.helpers import DIGITS
 from fedtune.commands import privacy as command
 from fedtune.commands import search
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import Goal, at_end, constraints
+from fedtune.core.objectives import Goal, constraints
 from fedtune.engine.simulation import Simulation, train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
@@ -90,7 +90,6 @@ def test_epsilon_is_spent_round_by_round_and_what_is_known_before_is_what_rows_e
 
 
 def test_a_known_value_is_not_projected() -> None:
-    assert at_end("epsilon", 4.0, 0.1) == 4.0 and at_end("comm_mb", 4.0, 0.1) == 40.0
     goal = Goal(constraints=constraints("epsilon<=8,comm_mb<=1"))
     assert goal.unkept({"epsilon": 12.0}) == [0.5, 0.0] and goal.unkept({"epsilon": 8.0}) == goal.unkept({}) == []
 

@@ -14,6 +14,7 @@ import fedtune
 from fedtune.analysis import reproduce, simulate
 from fedtune.commands import partition, run
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import Goal
 from fedtune.core.workload import Place
 from fedtune.programs import workload
 from fedtune.studies.comparison import plan as comparison_plan
@@ -91,6 +92,27 @@ def test_the_final_check_compares_what_reports_the_objective(tmp_path: Path, col
 def test_the_worst_value_of_a_metric_is_what_the_file_says(tmp_path: Path) -> None:
     worst = planned(algo=file(tmp_path, metrics="[metrics.val_loss]\nworst = 50\n")).workload.measures.worst
     assert worst("val_loss") == 50 and worst("seconds") is None
+
+
+def test_a_cost_that_grows_is_judged_by_where_it_is_heading(tmp_path: Path) -> None:
+    metrics = "[metrics.val_acc]\n[metrics.comm_mb]\n[metrics.sim_seconds]\n[metrics.epsilon]\n[metrics.size]\n"
+    own = file(tmp_path, metrics=metrics + "[metrics.kwh]\nmode = 'min'\ngrows = true\n")
+    p = planned(
+        algo=own,
+        objective="val_acc,kwh,sim_seconds,epsilon",
+        subject_to="kwh<=8,size<=8",
+        scheduler="front",
+        budget_unit="sim_seconds",
+        budget=20.0,
+    )
+    row = {"val_acc": 0.5, "kwh": 4.0, "sim_seconds": 3.0, "epsilon": 2.0, "size": 4.0}
+    assert p.goal.excesses(row, 0.25) == [1.0, -0.5]
+    assert p.goal.heading(row | {"judged": 0.5}, 0.25) == (0.5, -16.0, -12.0, -2.0)
+    assert p.goal.growing == ("kwh",) and Goal.from_record(p.workload.to_record()).growing == ("kwh",)
+    assert p.budget[:2] == ("sim_seconds", 20.0)
+    rows = [{"round": t, "sim_seconds": 4.0 * t, "seconds": 0.1, "eval_seconds": 0.0} for t in range(1, 6)]
+    assert [p.budget.reached(of, 0.0) for of in rows] == [False] * 4 + [True]
+    assert not any(p.budget.passed([10.0], of, 0.0) for of in rows[1:])  # each of its rows is whole
 
 
 F1 = "[metrics.f1]\nmode = 'max'\n"

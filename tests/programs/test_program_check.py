@@ -101,6 +101,11 @@ ROW = {
         "passed: lr: another value gives other figures\nadvice: lam changed nothing in 2 rounds: 2 and 9 give the same "
         "figures; see whether it reads it, or try more rounds by --rounds\n",
     ),
+    "a cost that falls": (
+        *("for i in range(4): print(f'acc: 0.5 kwh: {9 - i}')", ""),
+        "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n[metrics.kwh]\npattern = 'kwh: (.*)'\ngrows = true\n",
+        *("rounds", "advice: kwh grows, as declared, but fell from one round to the next; report its total so far"),
+    ),
     "a value that fails": (
         *(f"import sys\nassert '9' not in sys.argv\n{SEEDED}", "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
         "passed: lr: another value gives other figures\nadvice: lam = 9 fails, and so would trials with such a value",

@@ -802,3 +802,14 @@ def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
     assert f.test_text == f"{said}, reported and never used"
     columns = sections._trials(f).columns
     assert f"{f.goal.first.tested} %" in columns and "test_acc %" in columns and len(set(columns)) == len(columns)
+
+
+def test_the_fronts_of_several_objectives_come_first(tmp_path: Path) -> None:
+    f = findings.read(make(tmp_path / "run", objectives=["val_acc", "comm_mb", "val_loss"], final=None))
+    shown = {where: [g.title for g in some] for where, some in sections.report_figures.of_search(f, None, None).items()}
+    two = [
+        "Validation accuracy against communication, every round",
+        "Validation accuracy against validation loss, every round",
+    ]
+    assert shown["found"][:3] == ["The Pareto front of all 3 objectives", *two]
+    assert "Communication against validation loss, every round" in shown["trials"] and not {*two} & {*shown["trials"]}

@@ -59,6 +59,8 @@ def test_places_are_by_front_then_by_room_then_by_order() -> None:
     assert pareto.places(line).tolist() == [1, 4, 5, 2, 3]
     assert pareto.places([(1, 1), (3, 3), (2, 2), (3, 3)]).tolist() == [4, 1, 3, 2]
     assert pareto.places([(5,), (7,), (5,), (1,)]).tolist() == [2, 1, 3, 4]
+    endless = [(9.5, -np.inf), *line]  # without noise ε is infinite; it takes nobody's room
+    assert pareto.places(endless).tolist() == [1, 2, 5, 6, 3, 4]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -21,7 +21,7 @@ from fedtune.core.objectives import ACCURACY
 from fedtune.reporting import sections
 from fedtune.reporting.watch import pages
 from fedtune.reporting.watch.history import StudyFolders, rows
-from fedtune.runs.files import LEVELS, RunFiles, resumed_as
+from fedtune.runs.files import LEVELS, RunFiles, resumed_as, write_json
 from fedtune.runs.overview import Reader
 from fedtune.studies.comparison import comparison, levels, tables
 from fedtune.studies.comparison import plan as comparison_plan
@@ -64,7 +64,8 @@ def test_levels_rise_and_are_each_there_once(text: str, want: str) -> None:
         ("--at epsilon=nan", "levels above 0"),
         ("--at epsilon=1,,2", "levels above 0"),
         ("--at comm_mb=inf", "levels above 0"),
-        ("--at epsilon=1,2 --epsilon 8", "sets --epsilon at each level"),
+        ("--at epsilon=1,2 --epsilon 8", "sets --epsilon, with privacy, at each level"),
+        ("--at epsilon=1,2 --privacy none", "sets --epsilon, with privacy, at each level"),
         ("--at comm_mb=1,2 --budget 3", "sets --budget"),
         ("--at comm_mb=1,2 --budget-unit seconds", "sets --budget"),
         ("--at epsilon=1,2 --strict", "one plain mean"),
@@ -96,6 +97,8 @@ def test_a_level_sets_its_budget_and_nothing_else(tmp_path: Path) -> None:
         ] * len(c.plans)
     # who releases what has no bounded sensitivity takes part only without privacy; local always does
     assert [[*c.plans] for c in private] == [["fedavg", "local"], ["fedavg", "fedproto", "local"]]
+    # and searches nothing of privacy, so its figures are the same at every level
+    assert len({str(c.plans["local"].space.text()) for c in private}) == 1
     assert "statistics of rows per class" in private[0].left_out["fedproto"] and not private[1].left_out
     with pytest.raises(Unfit):
         levels.plans(options(tmp_path, "--algos", "fedproto", "--at", "epsilon=1"))
@@ -183,6 +186,10 @@ def test_tables_have_each_algorithm_at_each_level_that_is_over(made: Path) -> No
         "moon − local": "below from ε = 1 on, above from ε = 2 on",
     }
     assert found.notes == ["fedproto takes no part at ε = 1, 2 and ∞: it sends prototypes"]
+    record = json.loads((made / "epsilon=2" / "compare.json").read_text())
+    write_json(made / "epsilon=2" / "compare.json", record | {"unequal": ["a used 3 s of 2", "b", "c", "d"]})
+    told = "budgets were not equal at ε = 2: a used 3 s of 2; b; c; …"
+    assert LevelResults.read(made).notes == [*found.notes, told]
 
 
 def test_the_figure_has_a_line_an_algorithm_and_fills_what_beats_local(made: Path) -> None:
@@ -248,6 +255,8 @@ def test_a_comparison_that_waits_begins_as_it_was_planned(tmp_path: Path, monkey
     given, planned = options(tmp_path, "--algos", "fedavg,fedproto", "--at", "epsilon=1,4"), []
     monkeypatch.setattr(comparison, "run", lambda c, record: planned.append((c, record)) or 130)
     assert levels.run(given) == 130
+    of_all = RunFiles(tmp_path / "study", LEVELS).record["scenario"]
+    assert of_all["privacy"] == "client" and "epsilon" not in of_all  # what every level has is in the title
     first = levels.plans(options(tmp_path, "--algos", "fedavg", "--at", "epsilon=1", "--name", "b"))[0]
     ((c, record),) = planned
     assert "resumed" not in record and [*record["left_out"]] == ["fedproto"]

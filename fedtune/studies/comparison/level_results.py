@@ -34,24 +34,27 @@ class LevelResults:
     table    a row per level and algorithm, tuned: mean on fresh seeds, half its interval, how it is against baselines
     against  a row per level and pair with `local` or the first baseline, corrected for all of them together
     refused  by algorithm and reason, the levels at which it takes no part
+    unequal  by level, whose trials used more or less than the budget
     """
 
     record: Mapping[str, Any]
     table: pd.DataFrame
     against: pd.DataFrame
     refused: Mapping[tuple[str, str], Sequence[str]]
+    unequal: Mapping[str, Sequence[str]]
 
     @classmethod
     def read(cls, folder: Path) -> LevelResults:
         """Those in a folder; UserError if it is damaged."""
         record, refused = RunFiles(folder, LEVELS).record_with("levels", "algorithms"), dict[Any, list[str]]()
-        over, whom = dict[str, Results](), [LOCAL]
+        over, whom, unequal = dict[str, Results](), [LOCAL], dict[str, list[str]]()
         for of_level in levels_of(folder):
             told, level = of_level.record, of_level.name.partition("=")[2]
             for who in (told.get("left_out") or {}).items():
                 refused.setdefault(who, []).append(level)
             if told["state"] == "finished":
                 over[level] = of = Results.read(of_level.path)
+                unequal |= {level: told["unequal"]} if told.get("unequal") else {}
                 whom.extend(of.against.get("other", [])[:1])
         objective, margin = Goal.from_record(record).first, float(record.get("margin", 0.0))
         runs = {level: of.compared for level, of in over.items()}
@@ -61,7 +64,7 @@ class LevelResults:
             above = objective.sign_of(metric) * against["difference"] > 0
             told = against["verdict"].mask(against["verdict"] == LARGER, above.map({True: "above", False: "below"}))
             against = against.assign(told=told, metric=metric)
-        return cls(record=record, table=_table(over, against), against=against, refused=refused)
+        return cls(record=record, table=_table(over, against), against=against, refused=refused, unequal=unequal)
 
     @property
     def budget(self) -> str:
@@ -109,8 +112,10 @@ class LevelResults:
 
     @property
     def notes(self) -> list[str]:
-        """Who takes no part at which levels, and why."""
-        return [f"{name} takes no part at {self.at(levels)}: {why}" for (name, why), levels in self.refused.items()]
+        """Who takes no part at which levels, and why; and where budgets were not equal."""
+        out = [f"{name} takes no part at {self.at(levels)}: {why}" for (name, why), levels in self.refused.items()]
+        each = ((self.at([level]), "; ".join(of[:3]) + "; …" * (len(of) > 3)) for level, of in self.unequal.items())
+        return out + [f"budgets were not equal at {level}: {what}" for level, what in each]
 
     def _changes(self) -> Iterator[tuple[str, str]]:
         """Pairs whose verdict is not the same at every level, and from which level on it is which."""

@@ -30,9 +30,11 @@ def plans(options: ComparisonOptions) -> list[ComparisonPlan]:
     """The comparison at each level, the lowest first; UserError for whatever is wrong with one."""
     name, _, values = options.at.partition("=")
     flag, given = "--budget and its unit", options.budget or options.budget_unit != "rounds"
-    flag, given = ("--epsilon", "epsilon" in options.fields) if name == "epsilon" else (flag, given)
+    if name == "epsilon":
+        flag = "--epsilon, with privacy,"
+        given = "epsilon" in options.fields or options.fields.get("privacy", "client") != "client"
     if given:
-        raise UserError(f"--at {name} sets {flag} at each level, but it was given too; leave it out")
+        raise UserError(f"--at {name} sets {flag} at each level, but got it, or another, too; leave it out")
     folder = comparison_plan.new_folder(options)
     each = list[ComparisonPlan]()
     for value in values.split(","):
@@ -65,9 +67,10 @@ def dry_run(options: ComparisonOptions) -> int:
 def run(options: ComparisonOptions) -> int:
     """Make the comparisons, one after the other, and then what they say together; the exit status."""
     each = plans(options)
-    first, folder = each[0], each[0].folder.parent
-    files, record = RunFiles(folder, LEVELS), provenance.of_scenario(first.to_record())
-    record["scenario"] = {n: v for n, v in record.get("scenario", {}).items() if n not in FIELDS[:2]}
+    folder = each[0].folder.parent
+    files, (record, *others) = RunFiles(folder, LEVELS), [provenance.of_scenario(c.to_record()) for c in each]
+    fields = record.get("scenario", {}).items()
+    record["scenario"] = {n: v for n, v in fields if all(of.get("scenario", {}).get(n) == v for of in others)}
     files.make()
     for c in each:
         comparison.set_down(c)
