@@ -362,10 +362,6 @@ def test_the_front_is_over_every_round_and_its_hypervolume_is_told() -> None:
     figure = plots.accuracy_communication(seeds.drop(columns="run"))
     assert list(figure.data[1].y) == pytest.approx([0.2, 0.35, 0.5])  # no lucky seed
     assert "n = 4 configurations, means of 2 seeds, 12 rounds" in title(figure)
-    without_bound = plots.accuracy_communication(
-        pd.concat([ROUNDS, ROUNDS.assign(run="o", trial="o", comm_mb=math.inf)])
-    )
-    assert title(without_bound) == title(plots.accuracy_communication(ROUNDS))
     seconds = plots.accuracy_communication(ROUNDS, "seconds").data[0]
     assert sorted(set(seconds.x)) == [1, 2, 3, 4]  # since the trial's start
 

@@ -135,7 +135,6 @@ def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
         ("comm_mb", {}, 0.25, (-2.0,)),  # a single one is what asha compares
         ("val_loss", {"diverged": True}, 0.25, (-3.0,)),
         ("val_acc,comm_mb", {"diverged": True}, 0.25, (-2 * WORST, -2 * WORST)),
-        ("val_acc,epsilon", {"epsilon": math.inf}, 0.5, (0.5, -WORST)),  # without noise
     ],
 )
 def test_a_trial_is_judged_by_where_it_is_heading(
