@@ -2,7 +2,7 @@
 
     python -m fedtune.analysis.contrasts runs/tuned-few runs/reproduce-gfpl-few … [--write analysis/results]
 
-A folder is a comparison's, whose name is the study's, or that of `python -m fedtune.analysis.reproduce` of it.  Each
+A folder is that of a comparison, alone or at the levels of a budget, whose name is the study's, or that of `python -m fedtune.analysis.reproduce` of it.  Each
 contrast is the mean of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is
 corrected by Holm over all contrasts of the study that could be tested.  With several searches of each algorithm they
 are paired by search, and variances are shrunk to those of all pairs in the same metric, as in the comparison
@@ -27,7 +27,7 @@ from fedtune.analysis.verdicts import LEAST, NOTHING, UNTOLD
 from fedtune.core import statistics
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, RunFiles, levels_of
 from fedtune.runs.provenance import provenance_line
 from fedtune.runs.reading import commits_of
 from fedtune.studies.comparison import tables as comparison_tables
@@ -125,14 +125,17 @@ def of_reproduction(reproduced: Reproduced) -> dict[str, Values]:
 
 def read(folder: Path) -> tuple[str, str, pd.DataFrame]:
     """The study that a folder belongs to, what made it, and what became of its contrasts; UserError if it has none."""
-    files, by_name = RunFiles(folder, COMPARISON), studies()
-    if files.is_comparison:
+    files, by_name, levels = RunFiles(folder, COMPARISON), studies(), levels_of(folder)
+    if files.is_comparison or levels:
         study = folder.absolute().name
         if study not in by_name:
             raise unknown("study", study, by_name, str(FILE.name))
-        origin = provenance_line(files.record, commits_of(files.record))
-        values, searches = of_comparison(folder, by_name[study]["reads"]), files.record.get("searches", 1) > 1
-        return study, origin, judged(by_name[study]["contrasts"], values, searches)
+        record, values = (levels or [files])[0].record, dict[str, Values]()
+        for of in levels or [files]:
+            for metric, found in of_comparison(of.path, by_name[study]["reads"]).items():
+                values.setdefault(metric, {})[of.name if levels else ""] = found[""]
+        origin = provenance_line(record, commits_of(record))
+        return study, origin, judged(by_name[study]["contrasts"], values, record.get("searches", 1) > 1)
     reproduced = Reproduced.read(folder)
     if reproduced.table not in by_name:
         raise UserError(f"contrasts.yaml has contrasts of {', '.join(by_name)}, but {folder} is of {reproduced.table}")
