@@ -101,14 +101,14 @@ def test_few_clients_are_told_in_a_line() -> None:
     assert not notes("mean", WITH_NOISE.override(population=10**6, cohort=1000))
 
 
-OF_SEARCH = "--algo fedavg --scenario digits-w4 --clients 10 --participation 0.1 --rounds 60 --set privacy_delta=0.001 "
-CLIENT = OF_SEARCH + "--privacy client "
+OF_SEARCH = "--algo fedavg --scenario digits-w4 --clients 10 --participation 0.1 --rounds 60 "
+CLIENT = OF_SEARCH + "--privacy client --set privacy_delta=0.001 "
 DRAWN = CLIENT + "--trials-drawn geometric --choose-seeds 3 --vary update_noise "
 WHOLE = "--trials-drawn poisson --searcher random --scheduler none "
 REFUSED = {  # arguments of a search -> what its one line says
     OF_SEARCH + "--objective epsilon": "epsilon needs privacy, but got it as objective without; give --privacy client",
     OF_SEARCH + "--subject-to epsilon<=8": "epsilon needs privacy, but got it as metric of a constraint without; give",
-    CLIENT + "--epsilon 8 --set update_noise=1": "takes update_noise or epsilon, which sets it, but got 1 and 8",
+    CLIENT + "--epsilon 8 --set update_noise=1": "so only one of them can be given, but got 8 and 1",
     CLIENT + "--epsilon 8 --vary update_noise": "--epsilon sets update_noise, so it cannot be searched",
     CLIENT + "--set update_noise=1 --subject-to epsilon<=1": "within reach, but epsilon is 3.64038 or more",
     CLIENT + "--vary update_noise=0.5..1 --subject-to epsilon<=2": "within reach, but epsilon is 3.64038 or more",

@@ -79,12 +79,12 @@ BATCH_NORM = {"model": "fedgen-cnn", "features": 8}
             "would release running statistics, which are means of rows; use batch_norm",
         ),
         ("fedavg", {"sampling": "fixed", "participation": 0.5}, {}, "but sampling=fixed always takes 3 of 5 clients"),
-        ("fedavg", {}, {"update_clip": 0.0}, "privacy=client needs a bound on updates, but update_clip is 0"),
+        ("fedavg", {}, {"update_clip": 0.0}, "privacy needs a bound on updates, but update_clip is 0"),
         (
             "fedavg",
             {"epsilon": 8.0},
             {},
-            "takes update_noise or epsilon, which sets it, but got 1 and 8",
+            "so only one of them can be given, but got 8 and 1",
         ),
     ],
 )
