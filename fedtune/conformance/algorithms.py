@@ -22,6 +22,7 @@ CHECKS: tuple[ConformanceCheck[Subject], ...] = (
     exactness.stack_equals_loop,
     exactness.grouping,
     exactness.checkpoint,
+    exactness.one_mean,
     messages.rows_stay_home,
     declarations.first_effects,
     declarations.metrics,

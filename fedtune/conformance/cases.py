@@ -91,6 +91,9 @@ def _rows(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None, 
     return make
 
 
+alike = _rows([8] * 4)  # four clients with equally many rows, so that weights by rows are none
+
+
 class Cases(NamedTuple):
     """The cases in which an algorithm's checks run."""
 

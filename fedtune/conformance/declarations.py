@@ -186,7 +186,7 @@ def _contrasts(s: Subject, name: str, hp: Hyperparameter) -> Iterator[tuple[Any,
 )
 def metrics(s: Subject) -> Violation | Note | None:
     """The rows of three rounds."""
-    promised = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)
+    promised = {name for name, declared in METRICS.items() if not (declared.search_only or declared.needs)} - set(CLOCK)
     place = sources.of_hook(s.cls, "report")
     for case in (s.cases.few, s.cases.averaged):
         optional = set() if case.scenario.all_classes else {"test_acc_all", "test_acc_foreign"}

@@ -8,21 +8,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedtune import tracing
-from fedtune.conformance.cases import CheckedScenario
+from fedtune.conformance.cases import CheckedScenario, alike
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
+from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words, numbers
 from fedtune.conformance.watching import MessageLog
+from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
-from fedtune.core.trees import Executor
+from fedtune.core.trees import Executor, named, take
 from fedtune.engine import stacked_code
 from fedtune.engine.simulation import STATE
+from fedtune.experiment import refusals
 from fedtune.user_code import sources
 
 HALVES, SHUFFLED = ((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,))
 EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
 BASE = ("finite", "inputs", "draws", "own state", "seed")
+MEAN = 'use clients\' models through their plain mean alone, or write releases = "single"'
 
 
 @check(
@@ -177,3 +182,39 @@ def _resumed_difference(
     counted, wanted = sim.state.bytes, whole.sim.state.bytes
     counting = f"{counted} bytes are counted instead of {wanted}" if counted != wanted else ""
     return s.difference(resumed, remainder, exact=True) or counting
+
+
+@check(
+    "one mean",
+    "if the server uses models through one plain mean, clipping that nobody meets changes no number",
+    needs=BASE,
+)
+def one_mean(s: Subject) -> Violation | Note | None:
+    """What `releases` says decides whether privacy of clients takes an algorithm."""
+    if refusals.releases(s.cls) != "mean":
+        return None
+    case = s.cases.effects._replace(words="clients with equally many rows", make=alike)
+    clipped = case._replace(scenario=case.scenario.override(privacy="client", update_clip=100.0))
+    for executor in dict.fromkeys(("loop", s.executor)):
+        plain, private = s.begin(case, executor), s.begin(clipped, executor, config={"update_noise": 0.0})
+        for _ in range(case.rounds):
+            plain.step(), private.step()
+        if moved := differences(numbers(private.state), numbers(plain.state)):
+            what = f"with privacy of clients, a bound that nobody reaches and no noise, {in_words(min(moved))} changes"
+            return Violation(sources.of_hook(s.cls, "aggregate", "upload"), what, MEAN)
+    alg, server, task = private.setup.algorithm, private.state.server, private.setup.task_in(case.rounds + 1)
+    draws, ids = randomness.stream("one mean"), torch.arange(task.clients)
+    shared = {
+        n: torch.stack([t + 0.1 * torch.randn(t.shape, generator=draws).to(t) for _ in ids])
+        for n, t in server["shared"].items()
+    }
+    up = {"shared": shared, "rows": torch.ones_like(ids), "ids": ids}
+    mean = {n: t.double().mean(0, keepdim=True).to(t).expand_as(t) for n, t in shared.items()}
+    found = [
+        named(alg.aggregate(server, u, task)) for u in (up, up | {"shared": mean}, take(up, torch.cat([ids, ids])))
+    ]
+    for others, of in zip(found[1:], ("each model is replaced by their mean", "each upload comes twice"), strict=True):
+        for n, t in found[0].items():
+            if n not in others or not s._equal(others[n], t, max(1e-9, s.atol)):
+                return Violation(sources.of_hook(s.cls, "aggregate"), f"if {of}, the server's {n} is another", MEAN)
+    return None

@@ -13,13 +13,18 @@ import math
 from collections import Counter
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 LEAST_FOR_PLD = 0.1  # the smallest z for which a distribution is computed
 MOST_NOISE = 1e6  # the largest z that a target may need
 DIGITS = 10_000  # z has four decimal places
+# distributions of a number of trials -> their shape (Papernot and Steinke 2022)
+SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 
 
 def accountant(z: float) -> str:
@@ -52,6 +57,19 @@ def noise_for(q: float, epsilon: float, rounds: int, delta: float, by: str = "")
         enough = epsilon_of(q, middle / DIGITS, rounds, delta, by) <= epsilon
         low, high = (low, middle) if enough else (middle, high)
     return high / DIGITS
+
+
+def drawn(shape: str, mean: float, stream: Generator) -> int:
+    """A random number of trials: one of SHAPES with this mean."""
+    if shape == "poisson":
+        return int(stream.poisson(mean))
+    if shape == "geometric":
+        return int(stream.geometric(1 / mean))
+    low, high = 1e-12, 1 - 1e-12  # γ of the logarithmic one, whose mean (1/γ - 1) / log(1/γ) falls in it
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (1 / middle - 1) / -math.log(middle) > mean else (low, middle)
+    return int(stream.logseries(1 - low))
 
 
 class Ledger(Counter[tuple[float, float]]):

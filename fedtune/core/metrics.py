@@ -29,6 +29,7 @@ class Metric(NamedTuple):
     grows: bool = False  # it accumulates from the start of a trial
     at_end: str = "linear"  # how one that grows ends: in proportion to the rounds, or "known" before training
     summed: bool = False  # added up over the seeds of a trial; other metrics are averaged
+    needs: str = ""  # the field of a scenario without which it is absent: "privacy", "compress" or "devices"
     search_only: bool = False  # only trials of a search have it, if an option asks for it
 
     @property
@@ -98,7 +99,8 @@ METRICS: dict[str, Metric] = {
         grows=True,
     ),
     "residual": Metric(
-        "with error feedback (compress topk, randk or sign): mean over clients of the norm of what was not sent yet"
+        "with error feedback (compress topk, randk or sign): mean over clients of the norm of what was not sent yet",
+        needs="compress",
     ),
     "epsilon": Metric(
         "with privacy: ε of the rounds so far, at the run's δ; 0 of an algorithm that sends nothing",
@@ -108,12 +110,16 @@ METRICS: dict[str, Metric] = {
         goal="min",
         grows=True,
         at_end="known",
+        needs="privacy",
     ),
-    "update_clip": Metric("C_t, the bound on the norm of a client's update in the round; with privacy"),
+    "update_clip": Metric(
+        "C_t, the bound on the norm of a client's update in the round; with privacy", needs="privacy"
+    ),
     "clip_share": Metric(
-        "share of the round's updates that were longer than the bound; not private: for the researcher only"
+        "share of the round's updates that were longer than the bound; not private: for the researcher only",
+        needs="privacy",
     ),
-    "update_norm": Metric("median norm of the round's updates; not private: for the researcher only"),
+    "update_norm": Metric("median norm of the round's updates; not private: for the researcher only", needs="privacy"),
     "sim_seconds": Metric(
         "device seconds since the start, as the scenario's devices take them; only where it names devices",
         "device time",
@@ -121,11 +127,12 @@ METRICS: dict[str, Metric] = {
         last=True,
         goal="min",
         grows=True,
+        needs="devices",
     ),
-    "round_seconds": Metric("device seconds of the round, until the server goes on", unit="s"),
-    "lost": Metric("clients of the round whose upload was lost"),
-    "late": Metric("clients of the round that sent after the deadline"),
-    "surplus": Metric("clients of the round that sent in time, but after enough others"),
+    "round_seconds": Metric("device seconds of the round, until the server goes on", unit="s", needs="devices"),
+    "lost": Metric("clients of the round whose upload was lost", needs="devices"),
+    "late": Metric("clients of the round that sent after the deadline", needs="devices"),
+    "surplus": Metric("clients of the round that sent in time, but after enough others", needs="devices"),
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),

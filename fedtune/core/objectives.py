@@ -252,7 +252,7 @@ class Goal(NamedTuple):
 
     def judged(self, result: Mapping[str, Any], excesses: Sequence[float]) -> float:
         """What schedulers compare: the first objective, or worse than all others if a constraint is broken."""
-        broken = sum(max(0.0, e) for e in excesses)
+        broken = min(WORST, sum(max(0.0, e) for e in excesses))  # ε is infinite without noise
         return -self.first.sign * (WORST + broken) if broken else float(result[self.first.attribute])
 
     def heading(self, result: Mapping[str, Any], progress: float) -> tuple[float, ...]:
@@ -266,7 +266,8 @@ class Goal(NamedTuple):
             return (-2 * WORST,) * count
         if count == 1 or judged <= -WORST:
             return (judged,) * count
-        return tuple(o.sign * self.at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives)
+        ends = [o.sign * self.at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives]
+        return tuple(max(-WORST, end) for end in ends)  # ε may be infinite
 
     def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:
         """What a diverged trial reports: accuracy at chance level if known, and the worst of all that decides.

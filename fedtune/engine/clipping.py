@@ -8,7 +8,8 @@
 
 The denominator q K is the expected number of clients, fixed before the run: m_t is data.  With a cohort, M is that: the
 noise is that of a mean over so many clients.  Adaptive bound: Andrew et al., NeurIPS 2021, arXiv:1905.03871; the bits
-are centred before the noise, so that one client moves their sum by ½.
+are centred before the noise, so that one client moves their sum by ½.  No two configurations share their noise: with
+the same in both, the difference of two models would have none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Clipping:
         """As in the module; with no client there is one update of zeros, which gets the noise."""
         p, m, bound = self.p, len(ctx.ids), float(ctx.extra.get(BOUND, self.p.clip))
         norms = torch.stack([u.double().flatten(1).square().sum(1) for u in update.values()]).sum(0).sqrt()
-        changed, scale, noise = norms > bound, m / p.expected, randomness.stream(ctx.s.task.seed, "clip noise", ctx.t)
+        changed, scale = norms > bound, m / p.expected
+        noise = randomness.stream(ctx.s.task.seed, "clip noise", ctx.t, *ctx.s.draws)
         factor = torch.where(changed, bound / norms, 1.0)
         sent = {n: torch.where(per_client(changed, u), u * per_client(factor, u).to(u), u) for n, u in update.items()}
         ctx.row["update_clip"] = bound
@@ -53,7 +55,7 @@ class Clipping:
 
     def _next(self, bound: float, unclipped: int, m: int, ctx: Context) -> float:
         """The next round's bound."""
-        p, draws = self.p, randomness.stream(ctx.s.task.seed, "count noise", ctx.t)
+        p, draws = self.p, randomness.stream(ctx.s.task.seed, "count noise", ctx.t, *ctx.s.draws)
         noise = p.count_noise * torch.randn((), generator=draws, dtype=torch.float64).item() / p.cohort
         share = 0.5 + (unclipped - m / 2) / p.expected + noise
         return bound * math.exp(-p.clip_rate * (share - p.quantile))

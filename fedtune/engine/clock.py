@@ -24,7 +24,7 @@ READING = 1 / 3  # the cost of a row that is only scored, in rows that are train
 class Clock:
     """A round's device seconds.  Tensors of all clients [K] are on the CPU, in float64."""
 
-    def __init__(self, s: RunSetup, t: int, asked: Tensor, waits: bool, polling: float) -> None:
+    def __init__(self, *, s: RunSetup, t: int, asked: Tensor, waits: bool, polling: float) -> None:
         """asked: the clients; waits: whether the server waits for uploads.  polling: seconds before the round began."""
         assert s.devices
         self.s, self.devices, self.polling = s, s.devices, polling

@@ -12,14 +12,17 @@ from fedtune.core import randomness
 from fedtune.core.trees import NOTHING, Size
 from fedtune.engine.state import RunSetup
 
+ANSWER = 4  # the bytes of a loss or of a utility
+
 
 class Poll(NamedTuple):
-    """What clients answered that were offered a round: `polling`."""
+    """Who was chosen for a round, and what that cost: `polling`."""
 
     asked: Tensor  # the clients that the round asks to take part, ascending
     up: Size = NOTHING
     down: Size = NOTHING
     seconds: float = 0.0  # device seconds until the last has answered
+    utility: Tensor | None = None  # of those asked, which they send with their upload: `oort`
 
 
 def participants(s: RunSetup, t: int, share: float = 1.0) -> Tensor:
@@ -29,7 +32,7 @@ def participants(s: RunSetup, t: int, share: float = 1.0) -> Tensor:
     share: of m, how many are drawn without it.
     """
     if s.scenario.is_poisson:
-        stream = randomness.stream(s.task.seed, "participants", t)
+        stream = randomness.stream(s.task.seed, "participants", t, *s.draws)
         drawn = torch.rand(s.task.clients, generator=stream, dtype=torch.float64) < s.scenario.drawn_share
         return drawn.nonzero()[:, 0].to(s.federation.x.device)
     return permutation(s, t)[: enough(s, share)].sort().values

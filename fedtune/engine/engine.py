@@ -16,14 +16,14 @@ from torch import Tensor
 
 from fedtune.core import metrics
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import Tree, is_shared, join, leaves, size, take, to_all, tree_map
+from fedtune.core.trees import Size, Tree, is_shared, join, leaves, size, take, to_all, tree_map
 from fedtune.data.federation import Federation, rows_by_class
-from fedtune.engine import client_errors
+from fedtune.engine import client_errors, oort
 from fedtune.engine.batches import Pool
 from fedtune.engine.client_errors import among
 from fedtune.engine.clipping import Clipping
 from fedtune.engine.clock import CLOCK, Clock
-from fedtune.engine.cohort import Poll, participants
+from fedtune.engine.cohort import ANSWER, Poll, participants
 from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
@@ -47,7 +47,10 @@ def run_rounds(
     take part, a state's tensors are overwritten at the end of the round.  polls: of runs that choose clients by loss.
     """
     began = time.perf_counter()
-    rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1, polls.get(i)) for i, state in states.items()]
+    rounds = [
+        RunningRound(run=i, s=seeds.setups[i], state=state, t=state.round + 1, poll=polls.get(i))
+        for i, state in states.items()
+    ]
     for plan, runs in by_plan({r.run: r.plan for r in rounds}):
         for action in plan:
             active = [r for r in rounds if r.run in runs and not r.lost]
@@ -126,13 +129,13 @@ def stages(s: RunSetup) -> tuple[Stage, ...]:
 class RunningRound:
     """A round in progress: the server's entries, and its clients with what they received and tallied last."""
 
-    def __init__(self, run: int, s: RunSetup, state: State, t: int, poll: Poll | None) -> None:
+    def __init__(self, *, run: int, s: RunSetup, state: State, t: int, poll: Poll | None = None) -> None:
         """Select the clients of round t from each group.  run: its position among the seeds; poll: who was chosen."""
         self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
         self.plan = plans.plan(s.algorithm, self.task)
         waits = UP in self.plan  # else nobody can be lost or late, and there is no first to answer
-        poll = poll or Poll(participants(s, t, s.scenario.over_ask if waits else 1.0))
-        self.clock = Clock(s, t, poll.asked, waits, poll.seconds) if s.devices else None
+        self.poll = poll = poll or Poll(participants(s, t, s.scenario.over_ask if waits else 1.0))
+        self.clock = Clock(s=s, t=t, asked=poll.asked, waits=waits, polling=poll.seconds) if s.devices else None
         self.awaited = waits and self.clock is not None  # whether it is still open who is taken
         self.positions = [torch.isin(g.ids, poll.asked).nonzero()[:, 0] for g in state.groups]
         self.groups = [g.at(index) for g, index in zip(state.groups, self.positions, strict=True)]
@@ -226,17 +229,7 @@ class RunningRound:
         self._leave_out_lost()
         private = self.s.scenario.privacy == "client" and bool(self.s.algorithm.shared)
         for i in self.active_groups:
-            g, up = self.groups[i], self.ups.get(i, {})
-            if self.s.algorithm.shared:
-                rows = self.s.federation.train.counts[g.ids]
-                up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
-            if private:
-                up = {"shared": up["shared"]}  # the server gets models and nothing else
-            self.ups[i] = up
-            sent, of_each = sizes(self.s, up, len(g.ids))
-            self.up_size = self.up_size.plus(sent)  # those who send in vain, too
-            if self.clock:
-                self.clock.sends(g.ids, of_each)
+            self.ups[i] = self._sent(i, private)
         if self.clock and self.awaited:
             taken, self.awaited = self.clock.taken(self.ids.sort().values), False
             if len(taken) < len(self.ids):
@@ -252,6 +245,22 @@ class RunningRound:
                 uploads = take(join(ups) | {"ids": ids}, ids.argsort())
             entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
             self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
+
+    def _sent(self, i: int, private: bool) -> dict[str, Tree]:
+        """What a group's clients send; bytes and time count of those who send in vain, too."""
+        g, up = self.groups[i], self.ups.get(i, {})
+        if self.s.algorithm.shared:
+            rows = self.s.federation.train.counts[g.ids]
+            up = {"shared": {n: g.tensors[n] for n in self.server["shared"]}, "rows": rows} | up
+        if private:
+            up = {"shared": up["shared"]}  # the server gets models and nothing else
+        sent, of_each = sizes(self.s, up, len(g.ids))
+        if self.awaited and self.poll.utility is not None:
+            sent, of_each = sent.plus(Size(len(g.ids), 0, ANSWER * len(g.ids))), of_each + ANSWER
+        self.up_size = self.up_size.plus(sent)
+        if self.clock:
+            self.clock.sends(g.ids, of_each)
+        return up
 
     def _over_wire(self, chain: tuple[Stage, ...], ups: list[dict[str, Tree]], ids: Tensor) -> dict[str, Tree]:
         """The uploads after all stages.  ids: the clients, group by group.
@@ -292,6 +301,10 @@ class RunningRound:
         if self.clock:
             row |= self.clock.columns(self.ids, float(self.extra.get(CLOCK, 0.0)))
             self.extra[CLOCK] = torch.tensor(row["sim_seconds"], dtype=torch.float64)
+            if self.poll.utility is not None:
+                of_asked, taken = (self.poll.asked.cpu(), self.poll.utility.cpu()), self.ids.cpu().sort().values
+                known = oort.arms(self.extra, self.task.clients)
+                self.extra[oort.ARMS] = oort.learnt(known, self.t, *of_asked, taken, self.clock.spent)
         row |= hooks.reported(self.s.algorithm, self.s.algorithm.report(self.server))
         groups = self._merged(state.groups)
         return State(self.server, groups, self.t, total, self.extra), row | residual(groups)

@@ -94,15 +94,15 @@ def score_all(
 
 
 @torch.no_grad()
-def training_losses(s: RunSetup, state: State, ids: Tensor) -> Tensor:
-    """The mean loss of these clients on their training rows [n], with the model that they would receive now."""
+def training_losses(s: RunSetup, state: State, ids: Tensor, of: str = "loss") -> Tensor:
+    """These clients' mean loss on their training rows [n], or squared loss, with the model that they would receive."""
     groups, found = {}, torch.zeros(s.task.clients, dtype=torch.float64, device=ids.device)
     for place, g in enumerate(state.groups):
         if len(chosen := torch.isin(g.ids, ids).nonzero()[:, 0]):
             groups[place] = _received(s, 0, place, state, g.at(chosen)).g
     (scores,) = _scores(SeedStack((s,)), {0: state}, {0: groups}, "train").values()
     for g, of_group in zip(groups.values(), scores, strict=True):
-        found[g.ids] = of_group.sums["loss"] / s.federation.train.counts[g.ids].clamp(min=1)
+        found[g.ids] = of_group.sums[of] / s.federation.train.counts[g.ids].clamp(min=1)
     return found[ids]
 
 
@@ -273,9 +273,10 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
             numbered = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))
             outputs.update({k: (result["scores"][i, :n], data.y[i, :n]) for i, (k, n) in numbered})
         correct = {h: ((y == data.y) & data.mask).sum(1) for h, y in result["predicted"].items()}
-        loss = F.pad(result["loss"] * data.mask, (0, longest - data.y.shape[1])).sum(1).double()
+        losses = F.pad(result["loss"] * data.mask, (0, longest - data.y.shape[1]))
         counts = _counts(data, next(iter(result["predicted"].values())), s.task.classes)
-        return {"correct": correct, "loss": loss, "counts": counts}
+        squares = {"squares": losses.square().sum(1).double()} if split == "train" else {}
+        return {"correct": correct, "loss": losses.sum(1).double(), "counts": counts} | squares
 
     with client_errors.running(s, g, t):
         try:

@@ -87,7 +87,8 @@ class Simulation(Run):
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
         found = scenario.devices_of(arrays.owners, experiment.seed) if scenario.timed else None
-        setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, experiment.own_metrics, found)
+        setup = RunSetup(alg, arrays, scenario, task, everywhere, dtype, metrics=experiment.own_metrics, devices=found)
+        setup = setup._replace(draws=experiment.draws(config))
         self.state = start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
         wire.require_room(self.setup, self.state.server.get("shared", {}))

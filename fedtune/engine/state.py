@@ -65,6 +65,7 @@ class RunSetup(NamedTuple):
     dtype: torch.dtype = torch.float32  # the floating-point type; rows may be integers (tokens)
     metrics: tuple[OwnMetric, ...] = ()  # the user's own metrics
     devices: Devices | None = None  # None: no device seconds are counted
+    draws: tuple[str, ...] = ()  # with privacy: what its draws depend on beside seed and round
     seeds: tuple[int, ...] = ()  # for a joint setup with the clients of several runs: see `seed_stack`
 
     def task_in(self, t: int) -> Task:

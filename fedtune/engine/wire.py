@@ -70,9 +70,11 @@ class Codec:
 
 def require_room(s: RunSetup, shared: dict[str, Tensor]) -> None:
     """UserError if what a codec leaves to clients may exceed the memory that is free.  shared: the server's tensors."""
+    if not codecs.feeds_back(s.scenario):
+        return
     numbers = sum(t.numel() for n, t in shared.items() if n in s.task.parameters)
     kept, free = s.task.clients * numbers * s.dtype.itemsize, memory.free(s.federation.x.device.type)
-    if codecs.feeds_back(s.scenario) and kept > free:
+    if kept > free:
         raise UserError(
             f"error feedback keeps {numbers:,} numbers of each of {s.task.clients} clients, {kept / 1e9:.3g} GB, but "
             f"only {free / 1e9:.3g} GB are free; use --set error_feedback=false, or --compress qsgd, which needs none"
@@ -98,6 +100,8 @@ def through(stages: Sequence[Stage], up: dict[str, Tree], down: dict[str, Tensor
     shared, trained = up.get("shared", {}), set(ctx.s.task.parameters)
     # FedFomo's clients receive several models each: there is none to which an update could refer
     refers = [n for n in sorted(trained.intersection(shared, down)) if down[n].shape == shared[n].shape]
+    if ctx.s.scenario.privacy == "client" and len(refers) < len(trained & shared.keys()):
+        raise UserError("privacy=client needs updates of models that clients received in the round, but some were not")
     was: Update = {n: shared[n] for n in refers}
     update = {n: w - down[n] for n, w in was.items()}
     changed = torch.zeros(1, dtype=torch.bool, device=ctx.ids.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +16,7 @@ from torch import nn
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
-from fedtune.core.metrics import OBJECTIVES, SIM_SECONDS
+from fedtune.core.metrics import METRICS, OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
@@ -70,9 +71,8 @@ class Experiment(Workload):
     @property
     def measures(self) -> Measures:
         """The metrics of the engine and the user's own."""
-        off = {"epsilon"} if self.scenario.privacy == "none" else set()
-        off |= set() if self.scenario.timed else {SIM_SECONDS}
-        known = {n: mode for n, mode in OBJECTIVES.items() if n not in off}
+        parts = {"": True, "privacy": self.scenario.privacy != "none", "devices": self.scenario.timed}
+        known = {n: mode for n, mode in OBJECTIVES.items() if parts[METRICS[n].needs]}
         return Measures(known | {n: mode for m in self.own_metrics for n, mode in m.modes().items()})
 
     @property
@@ -201,16 +201,29 @@ class Experiment(Workload):
         return {n: v for n, v in values.items() if n not in self.given}
 
     def _with_privacy(self) -> dict[str, Any]:
-        """The defaults that are others with privacy of clients: a client's rows are data, and updates need a bound."""
+        """The defaults that are others with privacy of clients: a client's rows are data; updates need bound and noise.
+
+        A noise of 0 has to be given, as has that of an ε.
+        """
         s = self.scenario
         bounded = s.update_clip or s.clip_quantile or self.pinned.get("clip_quantile")
         values = {"averaging": "clients"} | ({} if bounded else {"update_clip": 1.0})
+        values |= {} if s.update_noise or s.epsilon else {"update_noise": 1.0}
         return values if s.privacy == "client" else {}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration, but of privacy and codecs that are off."""
         off = self.resolve(config)[1].off
         return {n: v for n, v in self._values(config).items() if n in config or n not in off}
+
+    def draws(self, config: dict[str, Any]) -> tuple[str, ...]:
+        """What the draws of privacy depend on beside seed and round, so that no two trials share them; else nothing."""
+        scenario = self.resolve(config)[1]
+        if (private := privacy.Privacy.of(scenario)) is None:
+            return ()
+        values = {n: v for n, v in self._values(config).items() if n not in scenario.off}
+        values["update_noise"] = private.noise  # also where an ε sets it
+        return (user_files.plain_name(self.algorithm), json.dumps(values, sort_keys=True))
 
     def _values(self, config: dict[str, Any]) -> dict[str, Any]:
         alg, scenario = self.resolve(config)

@@ -60,11 +60,6 @@ def _of_privacy(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, .
             f"needs chance in who takes part, but sampling=fixed always takes {scenario.participants} of "
             f"{scenario.clients} clients, and ε would be several times larger; use sampling=poisson, or participation 1"
         )
-    if not (scenario.update_clip or scenario.clip_quantile):
-        yield "needs a bound on updates, but update_clip is 0; give --set update_clip=1, or leave it out"
-    if scenario.epsilon and scenario.update_noise:
-        rule = "takes update_noise or epsilon, which sets it"
-        yield f"{rule}, but got {scenario.update_noise:g} and {scenario.epsilon:g}; leave one out"
 
 
 def _of_codec(name: str, alg: Algorithm, form: NetStructure) -> Iterator[str]:

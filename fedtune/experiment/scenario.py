@@ -60,7 +60,7 @@ OF_CODECS: dict[str, tuple[str, ...]] = {
 }
 # hyperparameter -> the codecs that use it
 CODECS_OF = {n: tuple(c for c, used in OF_CODECS.items() if n in used) for n in sum(OF_CODECS.values(), ())}
-SELECTIONS = ("uniform", "power-of-choice")
+SELECTIONS = ("uniform", "power-of-choice", "oort")
 OF_DEVICES = (  # with one of these not at its default, device seconds are counted
     *("devices", "row_seconds", "up_mbps", "down_mbps", "lag", "speed_spread", "mbps_spread", "server_seconds"),
     *("lost_share", "deadline", "over_ask", "selection", "offered"),
@@ -215,7 +215,8 @@ class Scenario:
         log=True,
         extra_values=(0.0,),
         symbol="z",
-        help="standard deviation of the noise on the sum of updates, in units of update_clip",
+        help="standard deviation of the noise on the sum of updates, in units of update_clip; with privacy 1 unless "
+        "it or epsilon is given",
     )
     update_clip: float = hyper(
         0.0,

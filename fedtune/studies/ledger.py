@@ -9,7 +9,7 @@ import math
 
 import pandas as pd
 
-from fedtune.core.accounting import Ledger, accountant
+from fedtune.core.accounting import SHAPES, Ledger, accountant
 from fedtune.core.terminal import several
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy
@@ -33,7 +33,12 @@ def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, 
         return []
     ledger, rounds = trained(p, workload, trials)
     of_model = 0.0 if releases_nothing(workload) else private.epsilon(int(best["rounds"]))
-    composed = ledger.epsilon(private.delta)
+    composed, selected, choice = ledger.epsilon(private.delta), None, "has no ε of its own, which takes --trials-drawn"
+    if shape := p.options.trials_drawn:
+        mean = p.options.trials or 32
+        whole = Ledger({(private.sample_rate, private.noise): p.seeds * private.rounds} if ledger else {})
+        selected = whole.epsilon(private.delta, mean, SHAPES[shape])
+        choice = f"cost ε = {selected:.4g}, by RDP: the number of trials was drawn ({shape}, with mean {mean})"
     by = accountant(private.noise).upper()
     as_if = f", {private.as_if}" if private.as_if else ""
     lines = [
@@ -41,12 +46,12 @@ def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, 
         f"{private.delta:.3g}, by {by}{as_if}",
         f"{BUT_SCORES}: the search cost ε = {composed:.4g}, composed by RDP over {several(rounds, 'round')} that it "
         f"trained; {several(checked, 'run')} on fresh seeds, which a deployment would not have, not counted",
-        f"{BUT_SCORES}: the choice has no ε of its own, which takes {'; '.join(_lacking(p))}",
+        f"{BUT_SCORES}: the choice {choice}",
     ]
     found = {"delta": private.delta, "model": of_model, "accountant": by, "composed": composed, "rounds": rounds}
-    finite = {name: None if value == math.inf else value for name, value in found.items()}
+    finite = {name: None if value == math.inf else value for name, value in (found | {"selected": selected}).items()}
     more = {"population": workload.scenario.population, "cohort": workload.scenario.cohort, "scores": "not private"}
-    write_json(p.files.privacy_file, finite | more | {"selected": None, "lines": lines})
+    write_json(p.files.privacy_file, finite | more | {"lines": lines})
     return lines
 
 
@@ -70,14 +75,3 @@ def trained(p: SearchPlan, workload: Experiment, trials: pd.DataFrame) -> tuple[
 def releases_nothing(workload: Experiment) -> bool:
     """Whether its clients send nothing, which costs nothing."""
     return releases(type(workload.resolve({})[0])) == "nothing"
-
-
-def _lacking(p: SearchPlan) -> list[str]:
-    """What the bound for the best of a random number of independent runs needs, and this search has not.
-
-    Papernot and Steinke (ICLR 2022); `Ledger.epsilon` has it.
-    """
-    needs = {f"the searcher random, not {p.searcher}": p.searcher != "random"}
-    needs |= {f"the scheduler none, not {p.scheduler}": p.scheduler != "none"}
-    needs |= {"one seed for each trial": p.seeds > 1 or bool(p.choosing)}
-    return [*(what for what, lacks in needs.items() if lacks), "a number of trials that was drawn"]

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtune.cluster import ray_start
+from fedtune.core import randomness
+from fedtune.core.accounting import drawn
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import SIM_SECONDS
@@ -262,6 +264,8 @@ def _on_gpus(options: SearchOptions) -> Workload:
 def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     then = options.recorded.get("space", {})
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
+    if "update_noise" in space.names and isinstance(workload, Experiment) and workload.scenario.epsilon:
+        raise UserError("--epsilon sets update_noise, so it cannot be searched, but the space has it; leave one out")
     space = space_facts.without_idle(spaces.as_recorded(space, then, workload), workload, then)
     searcher = options.searcher or searchers.default(space, options.scheduler)
     if goal.constraints and options.budget_unit == "rounds":
@@ -272,8 +276,6 @@ def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     if isinstance(workload, Experiment):
         for codec in dict.fromkeys(codecs):
             workload.check({"compress": codec})
-    if "update_noise" in space.names and isinstance(workload, Experiment) and workload.scenario.epsilon:
-        raise UserError("--epsilon sets update_noise, so it cannot be searched, but the space has it; leave one out")
     for name in space.names:
         if name in options.fields:
             say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")
@@ -290,6 +292,8 @@ def _trials(
     options: SearchOptions, space: Space, workload: Workload, after: EarlierSearch | None
 ) -> tuple[list[Config], int]:
     """What is tried first, and how many trials there are; UserError if an earlier search tried all of the space."""
+    if options.trials_drawn:
+        return [], _drawn(options, space, workload, after)
     if after is None:
         return _from_start(options, space, workload)
     if after.trials:  # what is trained further may have values outside the space
@@ -306,6 +310,28 @@ def _trials(
     if left < wanted:
         say(f"note: {several(left, 'configuration')} of the space {'was' if left == 1 else 'were'} not tried yet")
     return [], left
+
+
+def _drawn(options: SearchOptions, space: Space, workload: Workload, after: EarlierSearch | None) -> int:
+    """A random number of trials; UserError unless they are independent, whole, and cost the same."""
+    private = isinstance(workload, Experiment) and workload.scenario.privacy == "client"
+    needs = {
+        "--privacy client": private,
+        "--searcher random": options.searcher == "random",
+        "--scheduler none": options.scheduler == "none",
+        "--choose-seeds 1": options.choose_seeds == 1,
+        "no --time-budget": options.time_budget is None,
+        "no earlier search": after is None,
+        "a space with ranges, in which no configuration is tried twice": not space_facts.is_finite(space),
+        "update_noise and participation fixed": not {"update_noise", "participation"} & {*space.names},
+    }
+    if lacking := [what for what, has in needs.items() if not has]:
+        raise UserError(f"--trials-drawn is for independent, whole trials of one ε; it also needs {', '.join(lacking)}")
+    number = drawn(str(options.trials_drawn), options.trials or 32, randomness.numpy_stream(workload.seed, "trials"))
+    if not number:
+        raise UserError("--trials-drawn poisson drew no trial, as it may; give another --seed, or more --trials")
+    say(f"note: {several(number, 'trial')}, a number drawn at random ({options.trials_drawn})")
+    return number
 
 
 def _from_start(options: SearchOptions, space: Space, workload: Workload) -> tuple[list[Config], int]:
@@ -356,6 +382,9 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
         )
     if length is None:
         return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
+    if isinstance(workload, Experiment) and workload.scenario.epsilon:  # best.yaml has other rounds: the trial's
+        rule = "--epsilon sets the noise by the number of rounds, so trials must have as many"
+        raise UserError(f"{rule}, but got --budget-unit {unit}; give --set update_noise=1 instead of --epsilon")
     if unit == "mb" and "comm_mb" not in workload.measures.selectable:
         raise UserError(f"--budget-unit mb needs the metric comm_mb, but {workload.name} has none; use --rounds")
     if unit == SIM_SECONDS and unit not in workload.measures.selectable:

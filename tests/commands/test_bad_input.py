@@ -147,7 +147,7 @@ CASES = {
     GFPL + "--devices {tmp}/lags.csv": "lag in lags.csv must be a number 0 or more, but client 0 has '-0.1'",
     GFPL + "--devices {tmp}/twice.csv": "each row of twice.csv must be one client's, with all columns, but got '0,2'",
     GFPL + "--devices {tmp}/short.csv": "each row of short.csv must be one client's, with all columns, but got '0'",
-    GFPL + "--selection oort": "unknown choice of selection 'oort': known are power-of-choice, uniform",
+    GFPL + "--selection ort": "unknown choice of selection 'ort': did you mean 'oort'?",
     GFPL + "--lost-share 1.5": "lost_share must be in 0.0..1.0, but got 1.5",
     GFPL + "--over-ask 0.5": "over_ask must be in 1.0..100.0, but got 0.5",
     GFPL

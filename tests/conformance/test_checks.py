@@ -43,6 +43,8 @@ BROKEN = {
     "NoClientAxis": ("runs", "must return a first axis of the 5 clients, but means is a tensor of float32 [6, 3]"),
     "CookedLedger": ("runs", "comm_mb is a metric of fedtune's"),
     "SendsRows": ("rows stay home", "the client's own rows in example"),
+    "TakesMedian": ("one mean", "if each model is replaced by their mean, the server's shared/"),
+    "CountsClients": ("one mean", "if each upload comes twice, the server's shared/"),
     "Idle": ("first effects", "lam changes nothing"),
     "TooEarly": ("first effects", "has an effect in round 1, but declares first_round=2"),
     "ReportsNothing": ("metrics", "returns norm = inf"),
@@ -140,7 +142,7 @@ def test_every_check_has_an_algorithm_that_violates_it() -> None:
 def test_the_command_gives_a_line_a_check_and_ends_with_0_1_or_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert fedtune.commands.check.main([f"{ALGORITHMS}:Sound"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("algorithm broken_algorithms.py:Sound (Sound)") and "all 19 checks passed" in out[-1]
+    assert out[0].startswith("algorithm broken_algorithms.py:Sound (Sound)") and "all 20 checks passed" in out[-1]
     assert len(out) == 21 and all(line.startswith("passed ") for line in out[1:-1])
     assert fedtune.commands.check.main([f"{MODELS}:remembers"]) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -8,6 +8,7 @@ from scipy.special import ndtr
 from fedtune.core import accounting
 from fedtune.core.accounting import Ledger, accountant, epsilon_of, noise_for
 from fedtune.core.errors import UserError
+from fedtune.core.randomness import numpy_stream
 
 OF_DIGITS = dict(abs=5e-5)
 
@@ -90,6 +91,15 @@ def test_rounds_of_a_whole_search_compose() -> None:
 )
 def test_the_best_of_a_random_number_of_runs(shape: float, mean: float, epsilon: float) -> None:
     assert Ledger({(0.1, 2.0): 60}).epsilon(1e-3, mean, shape) == pytest.approx(epsilon, abs=6e-4)
+
+
+@pytest.mark.parametrize(("shape", "mean"), [("geometric", 8), ("logarithmic", 8), ("poisson", 8), ("logarithmic", 2)])
+def test_numbers_of_trials_are_drawn_with_their_mean_and_distribution(shape: str, mean: float) -> None:
+    drawn = [accounting.drawn(shape, mean, numpy_stream(i, "trials")) for i in range(20_000)]
+    gamma = {("logarithmic", 8): 0.036339, ("logarithmic", 2): 0.284668}.get((shape, mean), 1 / mean)
+    ones = {"geometric": gamma, "logarithmic": (1 - gamma) / -math.log(gamma), "poisson": mean * math.exp(-mean)}[shape]
+    assert sum(drawn) / len(drawn) == pytest.approx(mean, rel=0.04) and type(drawn[0]) is int
+    assert drawn.count(1) / len(drawn) == pytest.approx(ones, abs=0.012)
 
 
 def test_without_the_package_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

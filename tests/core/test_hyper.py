@@ -186,6 +186,9 @@ def test_first_rounds_are_numbers_or_told_by_the_algorithm() -> None:
 def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
     declared = hyperparameters(Scenario)
     work = {"batch", "local_epochs", "local_steps", "optimizer", "lr", "lr_decay", "momentum", "weight_decay"}
-    assert set(declared) == work | {"averaging", "clip_norm", "participation", "batch_norm", "body_lr_scale"}
+    privacy = {"update_noise", "update_clip", "clip_quantile", "clip_rate"}
+    codecs = {"compress", "sent_share", "sent_bits", "error_feedback"}
+    others = {"averaging", "clip_norm", "participation", "batch_norm", "body_lr_scale"}
+    assert set(declared) == work | others | privacy | codecs
     for hp in declared.values():
         assert hp.check(hp.default) == hp.default and hp.help and hp.searchable

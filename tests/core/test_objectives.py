@@ -135,6 +135,7 @@ def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
         ("comm_mb", {}, 0.25, (-2.0,)),  # a single one is what asha compares
         ("val_loss", {"diverged": True}, 0.25, (-3.0,)),
         ("val_acc,comm_mb", {"diverged": True}, 0.25, (-2 * WORST, -2 * WORST)),
+        ("val_acc,epsilon", {"epsilon": math.inf}, 0.5, (0.5, -WORST)),  # without noise
     ],
 )
 def test_a_trial_is_judged_by_where_it_is_heading(
@@ -142,6 +143,12 @@ def test_a_trial_is_judged_by_where_it_is_heading(
 ) -> None:
     reported = {"val_acc": 0.5, "val_loss": 3.0, "comm_mb": 2.0, "time_total_s": 10.0}
     assert Goal(parse(objective)).heading(reported | result, progress) == heading
+
+
+def test_what_breaks_a_constraint_without_bound_is_judged_by_a_number() -> None:
+    goal = Goal(parse("val_acc"), constraints("epsilon<=8"))
+    (excess,) = goal.excesses({"epsilon": math.inf}, 0.5)
+    assert excess == math.inf and goal.judged({}, [excess]) == -2 * WORST < goal.judged({}, [9.0]) < -WORST
 
 
 def test_what_will_break_a_constraint_is_worse_than_all_that_will_not_and_by_how_much() -> None:

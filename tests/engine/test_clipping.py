@@ -34,7 +34,14 @@ def clipped(
 ) -> tuple[Sent, Context]:
     """What a stage makes of updates; kept: what it has kept between rounds."""
     ids = torch.arange(len(next(iter(update.values()))))
-    ctx: Any = Context(SimpleNamespace(task=SimpleNamespace(seed=0)), t, ids, {} if kept is None else kept, {}, {})  # type: ignore[arg-type]
+    ctx: Any = Context(
+        SimpleNamespace(task=SimpleNamespace(seed=0), draws=("of the run",)),
+        t,
+        ids,
+        {} if kept is None else kept,
+        {},
+        {},
+    )  # type: ignore[arg-type]
     return stage(p).apply(update, ctx), ctx
 
 
@@ -79,7 +86,7 @@ def test_a_stage_sees_updates_and_clients_that_it_leaves_send_their_model_bit_fo
 
 def test_a_client_that_is_not_finite_ends_the_run_before_it_meets_the_others() -> None:
     sim = simulate("fedavg", PRIVATE.override(participation=1.0))
-    r = engine.RunningRound(0, sim.setup, sim.state, 1)
+    r = engine.RunningRound(run=0, s=sim.setup, state=sim.state, t=1)
     r.send_down()
     g = r.groups[0]
     bias = g.tensors["head.bias"].clone()
@@ -184,7 +191,7 @@ def test_a_round_is_the_formula() -> None:
         (row,) = play(sim, 1)
     moves = {n: w - before[n] for n, w in seen[0]["shared"].items()}
     updates = [flat({n: u[i] for n, u in moves.items()}, names) for i in range(len(participants(sim.setup, t)))]
-    draws = randomness.stream(0, "clip noise", t)
+    draws = randomness.stream(0, "clip noise", t, *sim.setup.draws)
     noise = torch.cat(
         [torch.randn(before[n].shape, generator=draws, dtype=torch.float64).flatten() for n in sorted(names)]
     )
@@ -207,11 +214,33 @@ def test_resumed_and_in_other_groups_the_numbers_are_the_same(scenario: Any, exe
     assert_close_rows(play(grouped, 2), first)
 
 
+def test_no_two_configurations_share_draws_and_a_configuration_always_has_its_own() -> None:
+    """Else the difference of two trials would have no noise; without privacy, trials share their participants."""
+
+    def drawn(name: str = "fedavg", scenario: Any = PRIVATE, **config: Any) -> tuple[list[list[int]], torch.Tensor]:
+        sim = simulate(name, scenario, **config)
+        draws: Any = Context(sim.setup, 1, torch.arange(2), {}, {}, {})  # type: ignore[arg-type]
+        noise = Clipping(PLAIN._replace(update_noise=1.0)).apply({"a": torch.zeros(2, 999)}, draws).update["a"][0]
+        return [participants(sim.setup, t).tolist() for t in range(1, 9)], noise
+
+    who, noise = drawn(lr=0.1)
+    for same in (drawn(lr=0.1), drawn(lr=0.1, momentum=0.5), drawn(scenario=PRIVATE.override(lr=0.1, rounds=9))):
+        assert same[0] == who and same[1].equal(noise)
+    for name, config in (("fedavg", {"lr": 0.2}), ("fedavg", {"lr": 0.1, "update_noise": 2.0}), ("moon", {"lr": 0.1})):
+        others = drawn(name, **config)
+        assert others[0] != who and abs(torch.corrcoef(torch.stack([others[1], noise]))[0, 1]) < 0.2
+    target = PRIVATE.override(update_noise=0.0, epsilon=8.0)
+    calibrated: Any = Privacy.of(target)
+    assert drawn(scenario=target)[0] == drawn(scenario=PRIVATE, update_noise=calibrated.noise)[0]
+    poisson = PRIVATE.override(privacy="none", sampling="poisson")
+    assert drawn(scenario=poisson, lr=0.1)[0] == drawn(scenario=poisson, lr=0.2)[0]
+
+
 def test_identity_holds_after_a_resume() -> None:
-    free = PRIVATE.override(participation=1.0, update_clip=1e2, update_noise=0.0)
-    plain, private = simulate("feddyn", FEW), simulate("feddyn", free)
+    free = PRIVATE.override(participation=1.0, update_clip=1e2)
+    plain, private = simulate("feddyn", FEW), simulate("feddyn", free, update_noise=0.0)
     play(plain, 2), play(private, 1)
-    again = simulate("feddyn", free)
+    again = simulate("feddyn", free, update_noise=0.0)
     again.load_state_dict(deepcopy(private.state_dict()))
     play(again, 1)
     assert_same_numbers(numbers(again.state), numbers(plain.state))
@@ -240,7 +269,11 @@ def test_a_round_that_nobody_takes_part_in_still_has_its_noise(name: str) -> Non
     t = next(t for t in range(1, 99) if not len(participants(sim.setup, t)))
     play(sim, t - 1)
     server, clients = copied(sim.state.server["shared"]), copied(numbers(sim.state))
-    bound, total, seen = sim.state.extra.get(BOUND, torch.tensor(0.1)).item(), sim.state.bytes, record_uploads(sim)
+    bound, total, seen = (
+        sim.state.extra.get(BOUND, torch.tensor(0.1, dtype=torch.float64)).item(),
+        sim.state.bytes,
+        record_uploads(sim),
+    )
     (row,) = play(sim, 1)
     names = sim.setup.task.parameters
     private = Privacy.of(sim.setup.scenario)

@@ -103,7 +103,7 @@ def test_exponential_devices_wait_for_the_harmonic_number(clients: int, rounds: 
     ids, phase = torch.arange(clients), sim.setup.algorithm.phases(sim.setup.task)[0]
     total = 0.0
     for t in range(1, rounds + 1):
-        clock = Clock(sim.setup, t, ids, True, 0.0)
+        clock = Clock(s=sim.setup, t=t, asked=ids, waits=True, polling=0.0)
         clock.trains(ids, phase, torch.ones(clients))
         total += clock.columns(clock.taken(ids), 0.0)["round_seconds"]
     assert total / rounds == pytest.approx(0.5 * sim.setup.scenario.batch * harmonic, rel=0.02)
@@ -157,12 +157,12 @@ def test_a_round_without_an_upload_changes_only_clock_and_bytes(why: dict, execu
 def test_lost_clients_are_drawn_each_round_by_their_own_chance() -> None:
     sim = timed(rows=[2] * 10, lost_share=0.3)
     ids = torch.arange(10)
-    lost = [Clock(sim.setup, t, ids, True, 0.0).lost.tolist() for t in range(1, 2001)]
+    lost = [Clock(s=sim.setup, t=t, asked=ids, waits=True, polling=0.0).lost.tolist() for t in range(1, 2001)]
     share = torch.zeros(10)
     for some in lost:
         share[some] += 1 / len(lost)
     assert (share - 0.3).abs().max() < 0.05 and len({*map(tuple, lost)}) > 100
-    few = [set(Clock(sim.setup, t, ids[:4], True, 0.0).lost.tolist()) for t in range(1, 50)]
+    few = [set(Clock(s=sim.setup, t=t, asked=ids[:4], waits=True, polling=0.0).lost.tolist()) for t in range(1, 50)]
     assert few == [set(some) & {0, 1, 2, 3} for some in lost[:49]]  # whoever else is asked
 
 

@@ -20,7 +20,7 @@ from fedtune.engine.wire import Codec, Context
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import OF_CODECS, Scenario
-from tests.engine.test_seed_stack import SEEDS, both, require_equal
+from tests.support.seeds import SEEDS, both, require_equal
 
 SOME = DIGITS.override(participation=0.6, rounds=3)  # three of five clients take part
 WITHOUT = {"feddistill", "fedgh", "fedkd", "fedktl", "fedpft", "fedproto", "fedsa", "fedtgp", "gfpl"}  # nothing shared
@@ -56,7 +56,7 @@ def test_a_sparse_codec_that_sends_all_is_as_none(name: str) -> None:
         assert_same_numbers(numbers(same.state), numbers(plain.state))
         assert not plain.state.groups[0].wire
         assert [{n: v for n, v in row.items() if n != "residual"} for row in got] == rows
-        assert all(row["residual"] == 0.0 for row in got)
+        assert all(row["residual"] == 0.0 for row in got if name != "local")  # which sends nothing
 
 
 @pytest.mark.parametrize("codec", [c for c in OF_CODECS if c != "none"])

@@ -13,11 +13,10 @@ from torch.testing import assert_close
 
 from fedtune.core.errors import Diverged
 from fedtune.core.workload import HERE
-from fedtune.data.federation import Federation
 from fedtune.engine import executors, seed_stack
 from fedtune.engine.built_in import ENGINE
 from fedtune.engine.seed_stack import SeedStack, by_plan, seeds_at_once
-from fedtune.engine.simulation import Seeds, Simulation
+from fedtune.engine.simulation import Seeds
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -25,10 +24,10 @@ from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import RunTask
 from fedtune.user_code import user_files
 from tests.support.algorithms import every
-from tests.support.helpers import CLOCK, DIGITS, EARLY, TIGHT, numbers
+from tests.support.helpers import DIGITS, EARLY, TIGHT
 from tests.support.rows import first
+from tests.support.seeds import SEEDS, both, figures, require_equal
 
-SEEDS = (3, 4, 5)
 SOME = DIGITS.override(participation=0.6, eval_clients=4, all_classes=40, rounds=3)  # three of five take part
 
 
@@ -54,31 +53,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
 
     monkeypatch.setattr(SeedStack, "_run_together", watched)
     yield found
-
-
-def both(
-    name: str, scenario: Scenario, config: dict[str, Any], data: dict[int, Federation] | None = None, **more: Any
-) -> tuple[Seeds, list[Simulation]]:
-    """The seeds of an experiment together, and each alone; in float64."""
-    data = data or {seed: partitioning.make(scenario, seed) for seed in SEEDS}
-    made = [Experiment(algorithm=name, scenario=scenario, seed=seed, executor="rule", **more) for seed in data]
-    alone = [Simulation(e, config, d, torch.float64) for e, d in zip(made, data.values(), strict=True)]
-    return Seeds(made[0], config, data, torch.float64), alone
-
-
-def figures(row: dict[str, Any] | Diverged) -> dict[str, Any]:
-    assert not isinstance(row, Diverged), row
-    return {n: v for n, v in row.items() if n not in CLOCK}
-
-
-def require_equal(together: Seeds, alone: list[Simulation], rounds: int = 3) -> None:
-    for _ in range(rounds):
-        rows = together.steps()
-        for i, run in enumerate(alone):
-            assert_close(figures(rows[i]), figures(run.step()), **TIGHT, equal_nan=True)
-            assert_close(together.runs[i].last.clients, run.last.clients, **TIGHT)
-    for ours, run in zip(together.runs, alone, strict=True):
-        assert_close(numbers(ours.state), numbers(run.state), **TIGHT)
 
 
 # to an algorithm another seed's clients are more clients: whether it can be stacked the conformance checks ask

@@ -12,7 +12,7 @@ from support.helpers import DIGITS
 from fedtune.commands import privacy as command
 from fedtune.commands import search
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import Constraint, Goal, constraints
+from fedtune.core.objectives import Goal, at_end, constraints
 from fedtune.engine.simulation import Simulation, train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
@@ -90,8 +90,7 @@ def test_epsilon_is_spent_round_by_round_and_what_is_known_before_is_what_rows_e
 
 
 def test_a_known_value_is_not_projected() -> None:
-    most = Constraint("epsilon", "<=", 8.0)
-    assert most.at_end(4.0, 0.1) == 4.0
+    assert at_end("epsilon", 4.0, 0.1) == 4.0 and at_end("comm_mb", 4.0, 0.1) == 40.0
     goal = Goal(constraints=constraints("epsilon<=8,comm_mb<=1"))
     assert goal.unkept({"epsilon": 12.0}) == [0.5, 0.0] and goal.unkept({"epsilon": 8.0}) == goal.unkept({}) == []
 
@@ -105,13 +104,23 @@ def test_few_clients_are_told_in_a_line() -> None:
 
 OF_SEARCH = "--algo fedavg --scenario digits-w4 --clients 10 --participation 0.1 --rounds 60 --set privacy_delta=0.001 "
 CLIENT = OF_SEARCH + "--privacy client "
+DRAWN = CLIENT + "--trials-drawn geometric --choose-seeds 3 --vary update_noise "
+WHOLE = "--trials-drawn poisson --searcher random --scheduler none "
 REFUSED = {  # arguments of a search -> what its one line says
     OF_SEARCH + "--objective epsilon": "epsilon needs privacy, but got it as objective without; give --privacy client",
     OF_SEARCH + "--subject-to epsilon<=8": "epsilon needs privacy, but got it as metric of a constraint without; give",
-    CLIENT + "--epsilon 8 --set update_noise=1": "so only one of them can be given, but got 8 and 1; leave one out",
+    CLIENT + "--epsilon 8 --set update_noise=1": "takes update_noise or epsilon, which sets it, but got 1 and 8",
     CLIENT + "--epsilon 8 --vary update_noise": "--epsilon sets update_noise, so it cannot be searched",
     CLIENT + "--set update_noise=1 --subject-to epsilon<=1": "within reach, but epsilon is 3.64038 or more",
     CLIENT + "--vary update_noise=0.5..1 --subject-to epsilon<=2": "within reach, but epsilon is 3.64038 or more",
+    CLIENT
+    + "--epsilon 8 --vary update_noise --subject-to epsilon<=1": "so it cannot be searched, but the space has it",
+    DRAWN: "one ε; it also needs --searcher random, --scheduler none, --choose-seeds 1, update_noise and participation",
+    CLIENT
+    + "--epsilon 8 --budget-unit mb --budget 9": "trials must have as many, but got --budget-unit mb; give --set",
+    OF_SEARCH + WHOLE: "for independent, whole trials of one ε; it also needs --privacy client",
+    CLIENT + WHOLE + "--time-budget 9": "it also needs no --time-budget",
+    CLIENT + WHOLE + "--trials 1 --seed 2": "drew no trial, as it may; give another --seed, or more --trials",
     CLIENT + "--vary update_noise=0.5..1 --scheduler pbt": "but update_noise changes their shape, or their ε; fix it",
 }
 
@@ -125,6 +134,20 @@ def planned(tmp_path, **more) -> plan.SearchPlan:
     fields = {"clients": 100, "participation": 0.1, "rounds": 60, "privacy": "client", "privacy_delta": 1e-3}
     set_fields = {"fields": fields, "set": {"update_noise": 2.0}} | more
     return plan.make(SearchOptions(algo="fedavg", scenario="digits-w4", storage_path=str(tmp_path), **set_fields))
+
+
+def test_a_drawn_number_of_trials_gives_the_choice_an_epsilon(tmp_path, capsys) -> None:
+    """The default configuration is not tried first: trials must be alike."""
+    whole = {"searcher": "random", "scheduler": "none", "trials": 16, "trials_drawn": "geometric"}
+    p, again = planned(tmp_path, **whole), planned(tmp_path, **whole)
+    assert p.trials == again.trials and not p.points and f"note: {p.trials} trial" in capsys.readouterr().err
+    p.files.make()
+    p.files.write("running")
+    row = {"trial": "a", "status": "finished", "rounds": 60, "reason": "", "config/lr": 0.1}
+    trials = pd.DataFrame([row])
+    lines = ledger.write(p, {}, trials.iloc[0], trials, checked=0)
+    assert json.loads(p.files.privacy_file.read_text())["selected"] == pytest.approx(3.6229, abs=6e-4)
+    assert "the choice cost ε = 3.623, by RDP: the number of trials was drawn (geometric, with mean 16)" in lines[2]
 
 
 def test_what_some_configuration_keeps_is_searched(tmp_path) -> None:
@@ -152,7 +175,7 @@ def test_the_end_of_a_search_says_what_it_cost(tmp_path) -> None:
     assert lines == p.files.of_privacy and "ε = 1.158 at δ = 0.001, by PLD" in lines[0]
     assert all(line.startswith("without the validation scores, which were not private: ") for line in lines[1:])
     assert "ε = 10.43, composed by RDP over 1920 rounds" in lines[1] and "10 runs on fresh seeds" in lines[1]
-    assert "the searcher random, not tpe; the scheduler none, not asha; a number of trials" in lines[2]
+    assert lines[2].endswith("the choice has no ε of its own, which takes --trials-drawn")
     p.files.write("running", choice=[{"trial": t, "own": 0.5, "reason": ""} for t in ("t0", "t1")])
     chosen = SimpleNamespace(**{n: getattr(p, n) for n in ("files", "extended", "seeds", "workload", "space")})
     chosen.choosing = [1, 2]

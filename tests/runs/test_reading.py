@@ -53,7 +53,11 @@ def test_records_and_best_configurations_are_read_as_they_are(file: Path) -> Non
         ("choice", [{"trial": "a", "own": 1.0, "reason": "", "val_acc": []}], "its choice.0: its val_acc must be a nu"),
         ("scenario", {"rounds": 3, "lr": [1]}, "its scenario.lr: it must be text, a number, true, false"),
         ("scenario", None, "its scenario: should be a valid dictionary"),
-        ("budget", {"unit": "x", "limit": 1, "since": 1}, "its budget.unit: should be 'rounds', 'mb' or 'seconds'"),
+        (
+            "budget",
+            {"unit": "x", "limit": 1, "since": 1},
+            "its budget.unit: should be 'rounds', 'mb', 'seconds' or 'sim_seconds'",
+        ),
         ("objectives", [], "its objectives: list should have at least 1 item"),
         ("trials", True, "its trials: should be a valid integer"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedtune.core.accounting import SHAPES
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
@@ -55,6 +56,15 @@ class SearchOptions(ExperimentOptions):
     )
     trials: int | None = option(
         None, "configurations to try (default 32); of a grid: all", "N", positive_int, group=LENGTH
+    )
+    trials_drawn: str | None = option(
+        None,
+        f"with privacy: draw the number of trials, with mean --trials; {', '.join(SHAPES)}: the choice among whole "
+        "trials at random then has an ε of its own",
+        "NAME",
+        choices=tuple(SHAPES),
+        group=LENGTH,
+        rare=True,
     )
     scheduler: str = option(
         "asha", f"which trials stop early (default asha); one of {', '.join(SCHEDULERS)}", "NAME", group=HOW
