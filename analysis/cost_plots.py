@@ -170,7 +170,7 @@ def price(rounds: pd.DataFrame, first: Objective, other: Objective) -> str:
 
 
 def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int, str]:
-    """The rounds with finite values of all metrics, seconds as totals, seeds as means; how many seeds, what is left out."""
+    """The rounds with finite values of all metrics, total seconds, means over seeds; their number; what is left out."""
     points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
     points = pareto.with_totals(points) if "seconds" in names and len(points) else points
     seeds = points["seed"].nunique() if "seed" in points else 0
