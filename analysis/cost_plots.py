@@ -170,15 +170,15 @@ def price(rounds: pd.DataFrame, first: Objective, other: Objective) -> str:
 
 
 def _scored(rounds: pd.DataFrame, names: list[str]) -> tuple[pd.DataFrame, int, str]:
-    """The rounds that have all metrics, totals for seconds, means over seeds; how many seeds, and what is left out."""
+    """The rounds with finite values of all metrics, total seconds, means over seeds; their number; what is left out."""
     points = rounds.assign(trial=run_of(rounds)).reset_index(drop=True) if len(rounds) else rounds
     points = pareto.with_totals(points) if "seconds" in names and len(points) else points
     seeds = points["seed"].nunique() if "seed" in points else 0
     points = _over_seeds(points, run_of(rounds.drop(columns="seed"))) if seeds else points
     points = points.dropna(subset=names) if set(names) <= set(points) else points.iloc[:0]
-    finite = np.isfinite(points[[*names]].to_numpy(float)).all(1) if len(points) else slice(None)
-    rest = len(points) - len(points := points[finite])
-    return points, seeds, f"; without {several(rest, 'round')} whose ε is infinite" * bool(rest)
+    finite = points[np.isfinite(points.reindex(columns=names).astype(float)).all(axis=1)]
+    rest = len(points) - len(finite)
+    return finite, seeds, f"; {several(rest, 'round')} without bound left out" * bool(rest)
 
 
 def _worst(points: pd.DataFrame, objective: Objective) -> float:

@@ -266,7 +266,8 @@ class Goal(NamedTuple):
             return (-2 * WORST,) * count
         if count == 1 or judged <= -WORST:
             return (judged,) * count
-        return tuple(o.sign * self.at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives)
+        ends = [o.sign * self.at_end(o.name, float(result[o.attribute]), progress) for o in self.objectives]
+        return tuple(max(-WORST, end) for end in ends)  # ε may be infinite
 
     def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:
         """What a diverged trial reports: accuracy at chance level if known, and the worst of all that decides.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from fedtune.core.objectives import Objective, parse_recorded
+from fedtune.core.objectives import WORST, Objective, parse_recorded
 
 
 def with_totals(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -93,11 +93,11 @@ def places(vectors: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _crowding(points: np.ndarray) -> np.ndarray:
-    """The crowding distance of each point of a front [n, k]: infinite at an end of any entry, and where one is."""
-    distance = np.where(np.isfinite(points).all(1), 0.0, np.inf)
+    """The crowding distance of each point of a front [n, k]: infinite at an end of any entry, or without one."""
+    distance = np.where((points > -WORST).all(1), 0.0, np.inf)
     for entry in points.T:
         order = np.argsort(entry, kind="stable")
-        order = order[np.isfinite(entry[order])]  # ε is infinite without noise
+        order = order[entry[order] > -WORST]  # ε is infinite without noise
         if len(order) and (span := np.ptp(entry[order])) > 0:
             distance[order[1:-1]] += (entry[order[2:]] - entry[order[:-2]]) / span
             distance[np.isin(entry, entry[order[[0, -1]]])] = np.inf

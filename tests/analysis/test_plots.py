@@ -390,7 +390,7 @@ def test_rounds_whose_epsilon_is_infinite_are_left_out_and_counted() -> None:
     some = pd.concat([ROUNDS.assign(epsilon=1.0), ROUNDS.assign(trial="z", epsilon=math.inf, val_acc=0.99)])
     one, two, three = parse("val_acc,epsilon,comm_mb")
     shown = [plots.accuracy_communication(some, two), plots.tradeoffs(some, (one, two, three))]
-    assert all(f"; without {len(ROUNDS)} rounds whose ε is infinite" in title(f) for f in shown)
+    assert all(f"; {len(ROUNDS)} rounds without bound left out" in title(f) for f in shown)
     assert [*shown[0].data[1].y] == [0.9] and all(np.isfinite(line.y).all() for line in shown[1].data)
     assert not price(some, one, two)
 
