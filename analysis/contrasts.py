@@ -2,11 +2,11 @@
 
     python -m fedtune.analysis.contrasts runs/tuned-few runs/reproduce-gfpl-few … [--write analysis/results]
 
-A folder is that of a comparison, alone or at the levels of a budget, whose name is the study's, or that of `python -m fedtune.analysis.reproduce` of it.  Each
-contrast is the mean of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is
-corrected by Holm over all contrasts of the study that could be tested.  With several searches of each algorithm they
-are paired by search, and variances are shrunk to those of all pairs in the same metric, as in the comparison
-(`statistics.moderated`).
+A folder is that of a comparison, alone or at the levels of a budget, whose name is the study's, or that of `python -m
+fedtune.analysis.reproduce` of it. Each contrast is the mean of one − other, paired by fresh seed, in points, with a
+95 % interval by Student's t; p is corrected by Holm over all contrasts of the study that could be tested. With
+several searches of each algorithm they are paired by search, and variances are shrunk to those of all pairs in the
+same metric, as in the comparison (`statistics.moderated`).
 """
 
 from __future__ import annotations
