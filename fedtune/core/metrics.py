@@ -125,6 +125,7 @@ METRICS: dict[str, Metric] = {
         "device time",
         "s",
         last=True,
+        evaluated=True,
         goal="min",
         grows=True,
         needs="devices",
@@ -278,7 +279,7 @@ def on_foreign(counts: Tensor, classes_held: Tensor) -> dict[str, float]:
 
 def figures(row: Mapping[str, Any]) -> list[str]:
     """What tables of fresh-seed runs keep of a run's last row: the metrics declared `evaluated`, and the user's own."""
-    return [*(n for n, m in METRICS.items() if m.evaluated), *filter(is_own, row)]
+    return [*(n for n, m in METRICS.items() if m.evaluated and (n in row or not m.needs)), *filter(is_own, row)]
 
 
 def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:

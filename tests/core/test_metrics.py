@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
 from torch.testing import assert_close
 
 from fedtune.core import metrics
-from fedtune.core.metrics import METRIC, METRICS, OBJECTIVES
+from fedtune.core.metrics import METRIC, METRICS, OBJECTIVES, figures
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
 
@@ -91,3 +91,8 @@ def test_a_round_of_several_seeds_has_means_and_errors_by_hand() -> None:
     assert metrics.over_seeds(rows[:1]) is rows[0]
     untested = metrics.over_seeds([row(0.5, 1.0), row(0.75, 1.0)])
     assert untested["val_acc_se"] == pytest.approx(0.125) and "test_acc_se" not in untested
+
+
+def test_tables_of_runs_have_what_a_part_that_is_off_does_not_measure_only_where_it_is_on() -> None:
+    off, on = set(figures({"val_acc": 0.5})), set(figures({"val_acc": 0.5, "epsilon": 0.0, "sim_seconds": 1.0}))
+    assert on - off == {"epsilon", "sim_seconds"} and {"val_acc", "test_acc", "comm_mb"} <= off
