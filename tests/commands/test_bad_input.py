@@ -254,7 +254,7 @@ OTHER_CASES = {
     "compare --algos local --algo gfpl": "unknown option '--algo': did you mean '--algos'",
     "compare --algos local --final-seeds=3": "unknown option '--final-seeds'",
     "compare --algos local --top-k none": "must be a whole number in 1..1000, but got 'none'",
-    "compare --algos local --trial 3 --unheard-of": "unknown option '--trial': did you mean '--trials' or '--trials-drawn'?",
+    "compare --algos local --trial 3 --unheard-of": "option '--trial': did you mean '--trials' or '--trials-drawn'?",
     "compare --algos local --scenario digits-w5": "unknown scenario 'digits-w5'",
     "compare --algos local --storage-path {tmp} --name taken": "exists; give another --name",
     "compare --algos local --storage-path {tmp} --name a/b": "(not first), at most 100, but got 'a/b'",
