@@ -22,7 +22,7 @@ from fedtune.studies.comparison import tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
 DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
-LOCAL, TUNED = "local", "tuned"  # every client alone; the configuration that each search found
+TUNED = "tuned"  # the configuration that each search found
 MARKS: dict[str, dict[str, Any]] = {  # of configurations; the last one lies on top
     DEFAULT: {"color": COLOURS[1], "size": 11, "symbol": "circle-open", "line": {"width": 2}},
     BORROWED: {"color": COLOURS[2], "size": 11, "symbol": "diamond-open", "line": {"width": 2}},
@@ -70,7 +70,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric)
     names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
     order = sorted(names, key=lambda a: -sign * tuned[a].mean if a in tuned else math.inf)  # as in the table
-    lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")} | {
+    lines = {tables.LOCAL: (f"{tables.LOCAL}, tuned", GREY, "dash")} | {
         a: (f"{a}, the control", COLOURS[3], "dot") for a in control[1:]
     }
     for a, (name, colour, dash) in lines.items():
@@ -117,10 +117,9 @@ def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], me
         hovertemplate=kind + ": %{text}<extra></extra>",
     )
     for a, of in runs[runs["algorithm"].isin(order)].groupby("algorithm", sort=False):
-        if lost := int(of[metric].isna().sum()):
-            how = trial_states.loss_word(of["reason"]) if "reason" in of else "diverged"
+        if lost := trial_states.lost(of, metric):
             figure.add_annotation(
-                text=f"{kind} {how} in {lost} of {len(of)}",
+                text=f"{kind} {lost}",
                 x=1,
                 xref="paper",
                 y=order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind)),

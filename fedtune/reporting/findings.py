@@ -297,10 +297,6 @@ def _of_check(f: Findings) -> list[str]:
     if f.check.seeds == 1:
         what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
         sentences.append(f"The check used one {what} only, so how much results {vary} is unknown.")
-    for name in f.check.names:
-        if f.check.of(name).isna().any():
-            of_runs = f"{f.check.text(name)} run{'s' * (f.check.seeds > 1)}"
-            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {of_runs}"))
     return sentences
 
 

@@ -104,7 +104,8 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    _say_next(p, config, f"{resume} --trials +{sum(counts.values())}" if resume else "")
+    more = verdict.lacking(p.searcher, count := sum(counts.values())) or count
+    _say_next(p, config, f"{resume} --trials +{more}" if resume else "")
 
 
 def _say_next(p: SearchPlan, config: Config, more: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import RANGE, Hyperparameter, Range
+from fedtune.core.hyper import RANGE, WHOLE, Hyperparameter, Range
 from fedtune.core.terminal import short
 from fedtune.core.workload import Workload
 
@@ -49,7 +49,8 @@ def edge(value: Any, text: str) -> str:
         return ""
     share, lower_end = (at - low) / (high - low), float(written[1])
     if share <= EDGE:
-        return "" if lower_end == 0 or (lower_end == 1 and isinstance(value, int)) else "lower"
+        counts = all(map(WHOLE.fullmatch, written.groups()[:2]))  # as of `Range`; a table may have made 1 of it 1.0
+        return "" if lower_end == 0 or (lower_end == 1 and counts) else "lower"
     return "upper" if share >= 1 - EDGE else ""
 
 
