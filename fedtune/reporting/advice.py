@@ -90,14 +90,10 @@ def smaller_steps(f: Findings) -> list[Advice]:
     text = findings.sentence("; ".join(why + [f"on fresh seeds the best {lost} runs"] * bool(lost)))
     if not (diverged or lost):
         return [Advice("Try other learning rates, or more rounds", f"{text} Steps may be too small or too large.")]
-    hp, lr, words = findings.hyperparameters(f.record).get("lr"), f.default.get("lr"), []
-    if hp and (old := ranges.of_text(f.record["space"]["lr"], hp)):
-        further = ranges.wider(old, hp, frozenset({"lower"}))
-        words = _vary(f, {"lr": further.text()}) if further else []
-    elif lr and "scenario" in f.record:
-        words = ["--set", f"lr={short(lr / 10)}"]
-    text += " Most often the steps are too large: lower lr, and then momentum."
-    return [Advice(": ".join(["Lower the learning rate", *words[-1:]]), text, _again(f, *words) if words else "")]
+    lr = f.default.get("lr") if "scenario" in f.record and "lr" not in f.searched else None
+    again = _again(f, "--set", f"lr={short(lr / 10)}") if lr else ""
+    todo = "Lower the learning rate" + ", or its range" * ("lr" in f.searched)
+    return [Advice(todo, f"{text} Most often the steps are too large: lower lr, and then momentum.", again)]
 
 
 def _ends(f: Findings) -> dict[str, tuple[str, str]]:
@@ -125,7 +121,9 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
             at_limit.append(text)
     if new:
         todo = f"Widen {' and '.join(f'{n} to {text}' for n, text in new.items())}"
-        command = _again(f, *_vary(f, new))
+        given = {text.partition("=")[0]: text for text in (f.record.get("options") or {}).get("vary", ())}
+        given |= {n: f"{n}={text}" for n, text in new.items()}
+        command = _again(f, *(word for text in given.values() for word in ("--vary", text)))
         advice.append(Advice(todo, f"The best has {'; '.join(said)}, and may be better beyond.", command))
     if at_limit:
         why = f"The best has {'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
@@ -275,13 +273,6 @@ def _more(f: Findings) -> str:
     if f.is_extendable:
         return findings.command("resume", f.run, "--trials", f"+{more}")
     return _again(f, "--trials", str(len(f.trials) + more))
-
-
-def _vary(f: Findings, new: Mapping[str, str]) -> list[str]:
-    """The words that search these ranges, and those that were given."""
-    given = {text.partition("=")[0]: text for text in (f.record.get("options") or {}).get("vary", ())}
-    given |= {n: f"{n}={text}" for n, text in new.items()}
-    return [word for text in given.values() for word in ("--vary", text)]
 
 
 def _again(f: Findings, *words: str) -> str:

@@ -293,11 +293,8 @@ def _of_check(f: Findings) -> list[str]:
             "There was no check on fresh seeds. The search's own figure is too optimistic by an unknown amount, "
             "because it is the best of many."
         ]
-    sentences = []
-    if f.check.seeds == 1:
-        what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
-        sentences.append(f"The check used one {what} only, so how much results {vary} is unknown.")
-    return sentences
+    what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
+    return [f"The check used one {what} only, so how much results {vary} is unknown."] * (f.check.seeds == 1)
 
 
 def _of_trials(f: Findings) -> list[str]:

@@ -6,12 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedtune.runs.files import OVER
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error, which tables call failed
@@ -40,8 +37,8 @@ def loss_word(reasons: Iterable[Any]) -> str:
     return " or ".join(sorted(kinds)) or "diverged"
 
 
-def lost(runs: pd.DataFrame, metric: str) -> str:
-    """How many runs on fresh seeds have no figure, in words: `diverged in 2 of 3`; "" if all have one."""
+def lost(runs: Any, metric: str) -> str:
+    """How many runs on fresh seeds, of a frame, have no figure: `diverged in 2 of 3`; "" if all have one."""
     count = int(runs[metric].isna().sum())
     return f"{loss_word(runs.get('reason', ()))} in {count} of {len(runs)}" if count else ""
 

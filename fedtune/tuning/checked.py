@@ -102,10 +102,8 @@ class FinalCheck:
         start = f"{self.on_all.capitalize()} the tuned configuration"
         if math.isnan(gain.half):
             return f"{start} differs from the default by {by}; how much of that is chance is unknown"
-        better = gain.mean * self.objective.sign_of(self.column) > 0
-        how = "beats" if better else "is worse than"
-        if abs(gain.mean) <= gain.half:
-            how = "does not differ significantly from"
+        how = "beats" if gain.mean * self.objective.sign_of(self.column) > 0 else "is worse than"
+        how = "does not differ significantly from" if abs(gain.mean) <= gain.half else how
         return f"{start} {how} the default ({by}, 95 % interval)"
 
     @property

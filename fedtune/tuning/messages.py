@@ -94,18 +94,15 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
         _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
-    learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
-    record = p.workload.to_record() | p.goal.to_record()
-    resume = None
-    if searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or space_facts.are_all(p.space, p.trials)):
-        resume = command_line("resume", near(p.folder))
-    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text(), resume)
-    for caveat in of_search + verdict.unseeded(record):
+    whole, record = space_facts.are_all(p.space, p.trials), p.workload.to_record() | p.goal.to_record()
+    extends = searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or whole)
+    resume = command_line("resume", near(p.folder)) if extends else None
+    learns, count = "" if whole else p.searcher, sum(counts.values())  # of a whole grid nothing was sampled
+    for caveat in verdict.caveats(learns, count, config, p.space.text(), resume) + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    more = verdict.lacking(p.searcher, count := sum(counts.values())) or count
-    _say_next(p, config, f"{resume} --trials +{more}" if resume else "")
+    _say_next(p, config, f"{resume} --trials +{verdict.lacking(learns, count) or count}" if resume else "")
 
 
 def _say_next(p: SearchPlan, config: Config, more: str) -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedtune.core.metrics import is_share, label, limits
@@ -49,12 +48,9 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame, sig
     others = _others(pairs, best)
     if tables.LOCAL not in set(against["other"]):  # it may take part as any other: who loses to it is said in any case
         against = pd.concat([against, _others(pairs, tables.LOCAL)])
-    said = {*zip(others["algorithm"], others["verdict"], strict=True)}
-    anew = [
-        b != best and (a != best or (b, v) not in said)
-        for a, b, v in zip(against["algorithm"], against["other"], against["verdict"], strict=True)
-    ]
-    clauses = _differing(pd.concat([others, against[np.array(anew, bool)]]), sign)
+    again = against["verdict"] == against["other"].map(others.set_index("algorithm")["verdict"])
+    anew = (against["other"] != best) & ~((against["algorithm"] == best) & again)
+    clauses = _differing(pd.concat([others, against[anew]]), sign)
     return "; ".join([first, *clauses, *last]) + "."
 
 
@@ -155,8 +151,7 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     tuned = evaluations[evaluations["chosen"]]
     lines += _failed(evaluations) + _chosen_anew(evaluations, tuned)
     for name, record in records.items():
-        each = configurations(tuned[tuned["algorithm"] == name])
-        lines += verdict.at_edges(name, each, record.get("space") or {})
+        lines += verdict.at_edges(name, configurations(tuned[tuned["algorithm"] == name]), record.get("space") or {})
     return list(dict.fromkeys(lines))
 
 
@@ -177,9 +172,8 @@ def from_itself(pair: pd.DataFrame) -> str:
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
-    if "reason" not in evaluations:  # built-in algorithms alone have no such column
-        return []
-    failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
+    reasons = evaluations.get("reason", pd.Series("", evaluations.index))  # built-in algorithms alone have none
+    failed = evaluations[reasons.astype(str).str.startswith(FAILED)]
     return [f"{row.algorithm} ({row.configuration}, seed {row.seed}) {row.reason}" for row in failed.itertuples()]
 
 
@@ -197,7 +191,7 @@ def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """The table of accuracies as text, in percent; of another metric than those, as it is."""
-    scale, form = _scale(table)
+    scale, form, _ = unit_of(_metric(table))
     other = "metric" in table and len(table)
     named = (f" {table['metric'].iloc[0]}" if other else "") + " %" * in_percent(table)
     gap = [
@@ -323,12 +317,8 @@ def _metric(frame: pd.DataFrame) -> str:
     return str(next(iter(frame.get("metric", ())), ACCURACY.tested))
 
 
-def _scale(frame: pd.DataFrame) -> tuple[int, str]:
-    return unit_of(_metric(frame))[:2]
-
-
 def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "") -> list[str]:
-    scale, form = _scale(frame)
+    scale, form, _ = unit_of(_metric(frame))
     low, high = UNBOUNDED if sign else limits(_metric(frame))
     pairs = zip(frame[column], frame[half or f"{column}_half"], strict=True)
     return [interval(scale * v, scale * h, sign + form, within=(scale * low, scale * high)) for v, h in pairs]
