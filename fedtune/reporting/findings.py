@@ -106,11 +106,6 @@ class Findings:
         """The hyperparameters that were searched."""
         return list(self.record.get("space") or {}) or frames.hyperparameters(self.trials)
 
-    @property
-    def search_settings(self) -> str:
-        """Trial length, searcher, scheduler and rungs, in words."""
-        return search_settings(self.record)
-
     def counts(self) -> str:
         """How the trials ended, in words."""
         numbers, ended = self.trials["status"].value_counts(), len(self.trials)

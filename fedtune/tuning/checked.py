@@ -53,7 +53,7 @@ class FinalCheck:
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 
     def ends(self, *names: str) -> pd.Series:
-        """That word for each seed."""
+        """In a word, for each seed, how these configurations' runs without a figure ended."""
         some = self.runs[self.runs["configuration"].isin(names)]
         return some.groupby("seed")["reason"].agg(trial_states.loss_word).sort_index()
 

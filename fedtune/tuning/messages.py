@@ -85,7 +85,8 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     say(f"Best configuration: {listed(config, short)}.")
     names = [*(n for n in p.goal.names if n not in (METRIC, *tested)), *[METRIC] * (tables.final(METRIC) in best)]
     figures = [f"{label(n)} {figure(n, float(best[tables.final(n)]))}" for n in names]
-    figures += [test_text(tested)] if tested else []
+    figures += [f"{label(n)} {figure(n, value)}" for n, value in tested.items() if n != "test_round"]
+    figures[-1] += f" (round {tested['test_round']})" if "test_round" in tested else ""
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(f"It is {which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
     if mean:
@@ -132,13 +133,6 @@ def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
         runs = several(len(values_of_best), "fresh seed" if p.workload.traits.repeatable else "repetition")
         reported = constraint.name in p.workload.measures.figures({}) or values_of_best.notna().any()
         say(f"{constraint} {f'holds on {satisfied}' if reported else 'is not reported on any'} of {runs}")
-
-
-def test_text(tested: dict[str, Any]) -> str:
-    """A trial's figures of test rows in words, with their round if that is not the last.  tested: `tables.tested`."""
-    at = f" (round {tested['test_round']})" if "test_round" in tested else ""
-    figures = [f"{label(name)} {figure(name, value)}" for name, value in tested.items() if name != "test_round"]
-    return f"{', '.join(figures)}{at}"
 
 
 def _length(p: SearchPlan) -> str:
