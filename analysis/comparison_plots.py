@@ -71,7 +71,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY, contr
     sign, (scale, _, unit) = objective.sign_of(metric), statistics.unit_of(metric)
     names = [a for a in dict.fromkeys(runs["algorithm"]) if a not in control[1:]]
     order = sorted(names, key=lambda a: -sign * tuned[a].mean if a in tuned else math.inf)  # as in the table
-    lines = {LOCAL: (f"{LOCAL}, tuned", GREY, "dash")} | {
+    lines = {tables.LOCAL: (f"{tables.LOCAL}, tuned", GREY, "dash")} | {
         a: (f"{a}, the control", COLOURS[3], "dot") for a in control[1:]
     }
     for a, (name, colour, dash) in lines.items():
@@ -118,17 +118,10 @@ def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], me
         hovertemplate=kind + ": %{text}<extra></extra>",
     )
     for a, of in runs[runs["algorithm"].isin(order)].groupby("algorithm", sort=False):
-        if lost := int(of[metric].isna().sum()):
-            how = trial_states.loss_word(of["reason"]) if "reason" in of else "diverged"
-            figure.add_annotation(
-                text=f"{kind} {how} in {lost} of {len(of)}",
-                x=1,
-                xref="paper",
-                y=order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind)),
-                xanchor="right",
-                showarrow=False,
-                font={"size": 11, "color": MARKS[kind]["color"]},
-            )
+        if lost := trial_states.lost(of, metric):
+            place = {"x": 1, "xref": "paper", "y": order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind))}
+            font = {"size": 11, "color": MARKS[kind]["color"]}
+            figure.add_annotation(text=f"{kind} {lost}", xanchor="right", showarrow=False, font=font, **place)
 
 
 def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:

@@ -13,12 +13,14 @@ from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several
+from fedtune.runs import trial_states
 
-MARKS = {  # how a trial ended: its colour and symbol; others are grey
+MARKS = {  # how a trial ended, or that it lies elsewhere: its colour and symbol; others are grey
     "finished": (COLOURS[0], "circle"),
     "stopped": (COLOURS[4], "circle-open"),
     "diverged": (COLOURS[1], "x"),
     "failed": (COLOURS[1], "x"),
+    (FAR := "far worse, at the edge"): (GREY, "triangle-down"),
 }
 FEW = 10  # trials of which each has a tick
 FENCE = 1.5  # interquartile ranges beyond the worse quartile: what is worse lies at the edge (Tukey)
@@ -47,20 +49,24 @@ def found(
     low, high = (sign * value).quantile([0.25, 0.75])
     edge = sign * max((sign * value).min(), low - FENCE * (high - low))
     at, place = value.fillna(edge).clip(**{"lower" if sign > 0 else "upper": edge}), np.arange(1, len(trials) + 1)
+    kinds = trials["status"].astype(str).mask(value.notna() & (at != value), FAR)
     checked = final is not None and len(final) > 0
     figure = make_subplots(rows=1 + checked, cols=1, row_heights=[0.68, 0.32][: 1 + checked], vertical_spacing=0.24)
-    for how in dict.fromkeys(trials["status"]):
-        of, (colour, symbol) = (trials["status"] == how).to_numpy(), MARKS.get(how, (GREY, "circle-open"))
+    for how in dict.fromkeys(kinds):
+        of, (colour, symbol) = (kinds == how).to_numpy(), MARKS.get(how, (GREY, "circle-open"))
+        shown = [f"{statistics.number(v, form)}{unit}" for v in value[of]]
         figure.add_scatter(
             x=place[of],
             y=at[of],
-            mode="markers",
+            mode="markers" + "+text" * (how == FAR and len(shown) <= FEW),
             name=how,
-            marker={"color": colour, "symbol": symbol, "size": 8},
+            marker={"color": colour, "symbol": symbol.replace("down", "down" if sign > 0 else "up"), "size": 8},
             text=[
-                f"trial {t}, {how}: {statistics.number(v, form)}{unit}"
-                for t, v in zip(trials["trial"][of], value[of], strict=True)
+                f"trial {t}, {e}: {v}" for t, e, v in zip(trials["trial"][of], trials["status"][of], shown, strict=True)
             ],
+            customdata=shown,
+            texttemplate="%{customdata}",
+            textposition="top center" if sign > 0 else "bottom center",
             hovertemplate="%{text}<extra></extra>",
         )
     so_far = sign * (sign * value.where(trials["status"] == "finished")).cummax().ffill()
@@ -75,10 +81,8 @@ def found(
     figure.update_xaxes(title="trials in the order in which they began", row=1, col=1, **begun)
     if checked:
         _fresh(figure, final, objective)
-    hidden = int((at != value).sum())
-    note = f"n = {several(len(trials), 'trial')}" + f"; at the edge: {hidden} far worse or without a value" * bool(
-        hidden
-    )
+    missing = int(value.isna().sum())
+    note = f"n = {several(len(trials), 'trial')}" + f"; at the edge: {missing} without a value" * bool(missing)
     return finish(figure, title, note, height=430 if checked else 300, legend=1)
 
 
@@ -87,7 +91,7 @@ def _fresh(figure: go.Figure, final: pd.DataFrame, objective: Objective) -> None
     column = objective.reported(final)
     scale, form, unit = statistics.unit_of(column)
     for name, colour in (("default", GREY), ("best", COLOURS[0])):
-        runs = final.loc[final["configuration"] == name, column].astype(float)
+        runs = (of := final[final["configuration"] == name])[column].astype(float)
         mean = statistics.mean(runs)
         above, below = statistics.arms([mean.mean], [mean.half], limits(column))
         common = {"showlegend": False, "row": 2, "col": 1, "y": [name] * len(runs), "mode": "markers"}
@@ -104,4 +108,7 @@ def _fresh(figure: go.Figure, final: pd.DataFrame, objective: Objective) -> None
             hovertemplate=f"{name}: {statistics.figure(column, *mean)}<extra></extra>",
             **(common | {"y": [name]}),
         )
+        if lost := trial_states.lost(of, column):
+            at = {"x": 1, "xref": "x2 domain", "y": name, "yref": "y2", "xanchor": "right", "yshift": 12}
+            figure.add_annotation(text=lost, showarrow=False, font={"size": 11, "color": colour}, **at)
     figure.update_xaxes(title=f"{in_words(column)} on fresh seeds{unit and ' [%]'}", row=2, col=1)

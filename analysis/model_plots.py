@@ -68,8 +68,10 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
         title="test accuracy", tickformat=ticks("test_acc")
     )
     counted = several(int(group.value_counts().max()), "client")
-    if "seed" in scored and (seeds := scored["seed"].nunique()) > 1:
-        counted = f"{several(scored['client'].nunique(), 'client')} on each of {seeds} seeds"
+    if "seed" in scored and scored["seed"].nunique() > 1:
+        each = scored.groupby(group, sort=False)["seed"].nunique()  # fewer where runs diverged
+        of = [several(k, "seed") + f" ({n})" * (each.nunique() > 1) for n, k in each.drop_duplicates().items()]
+        counted = f"{several(scored['client'].nunique(), 'client')} on each of {' and '.join(of)}"
     note = f"n = {counted}; {'; '.join(summaries)}"
     return finish(figure, title, note, legend=1 if group.nunique() > 1 else 0)
 

@@ -139,9 +139,10 @@ def inside(d: np.ndarray, margin: float, spread: Spread | None = None) -> float:
 
 
 def _t(d: np.ndarray, means: np.ndarray, spread: Spread | None = None) -> np.ndarray:
-    """Student's t of differences against hypothetical means; NaN where nothing can be tested."""
+    """Student's t of differences against hypothetical means; NaN where nothing can be tested, infinite if all are 0."""
     if d.size < 2 or np.isnan(d).any() or np.ptp(d) < EQUAL:
-        return np.full(means.shape, math.nan)
+        is_zero = d.size > 1 and bool((abs(d) <= EQUAL).all())
+        return np.where(is_zero & (means != 0), np.copysign(math.inf, -means), math.nan)
     variance = spread.variance if spread else d.var(ddof=1)
     return np.asarray((d.mean() - means) / math.sqrt(variance / d.size))
 

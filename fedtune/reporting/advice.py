@@ -18,8 +18,10 @@ from scipy import special
 
 from fedtune.analysis.plots import RESAMPLES, Importance
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import EQUAL, gained
 from fedtune.core.terminal import several, short
+from fedtune.data import datasets
 from fedtune.reporting import findings
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import command_again
@@ -27,13 +29,14 @@ from fedtune.runs import tables
 from fedtune.runs.files import BROKEN_OFF, OVER, RunFiles, lineage, resumed_as
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.tables import UNTOLD
-from fedtune.tuning import ranges
+from fedtune.tuning import ranges, verdict
 
 SURE = 0.95  # share of resamples in which it must rank first; below, what mattered most cannot be told
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
 SEEDS_AT_MOST = 10  # seeds per trial; two configurations that need more to be told apart are as good as each other
 SHOWN = 4  # hyperparameters whose shares are written out
 SEARCHES_AT_MOST = 20  # of an algorithm in a comparison
+CHANCE = 1.5  # times 1 / classes: an accuracy up to this may be chance
 OTHER_SEEDS = 100_000  # beyond every seed of a comparison
 
 
@@ -46,11 +49,13 @@ class Advice(NamedTuple):
 
 
 def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
-    """What to try next after a search; nothing while it runs, where it found nothing, or of a replay."""
+    """What to try next after a search; nothing of a replay."""
     if f.state not in OVER:
         return to_resume(f.run, f.state, f.record)
-    if f.best is None or "replays" in f.record:
+    if "replays" in f.record:
         return []
+    if (steps := smaller_steps(f)) or f.best is None:
+        return steps
     return [*wider_ranges(f, matters_little(f, importance)), *seeds_or_trials(f), *what_mattered(f, importance)]
 
 
@@ -69,6 +74,26 @@ def surely_first(importance: Importance) -> bool:
 def matters_little(f: Findings, importance: Importance | None) -> list[str]:
     """The hyperparameters that surely made little difference: to be fixed, wherever in its range the best lies."""
     return [n for n, (_, high) in importance.ranges.items() if high < LITTLE and n in f.config] if importance else []
+
+
+def smaller_steps(f: Findings) -> list[Advice]:
+    """A smaller learning rate where the best diverged on fresh seeds, or no trial is clearly better than chance."""
+    classes, lost = math.inf, f.check.lost("best") if f.check and f.best is not None else ""
+    with suppress(UserError, KeyError):  # data of one's own may be gone, and a program's are not known
+        classes = datasets.describe(f.record["scenario"]["dataset"])[-1]
+    diverged = int((f.trials["status"] == "diverged").sum())
+    by_chance = bool(f.trials.get(ACCURACY.column, pd.Series(dtype=float)).max() <= CHANCE / classes)
+    if not (by_chance or "diverged" in lost or (f.best is None and diverged)):
+        return []
+    why = [f"no trial is clearly better than chance, {100 / classes:.3g} %"] * by_chance
+    why += [f"{diverged} of {several(len(f.trials), 'trial')} diverged"] * bool(diverged)
+    text = findings.sentence("; ".join(why + [f"on fresh seeds the best {lost} runs"] * bool(lost)))
+    if not (diverged or lost):
+        return [Advice("Try other learning rates, or more rounds", f"{text} Steps may be too small or too large.")]
+    lr = f.default.get("lr") if "scenario" in f.record and "lr" not in f.searched else None
+    again = _again(f, "--set", f"lr={short(lr / 10)}") if lr else ""
+    todo = "Lower the learning rate" + ", or its range" * ("lr" in f.searched)
+    return [Advice(todo, f"{text} Most often the steps are too large: lower lr, and then momentum.", again)]
 
 
 def _ends(f: Findings) -> dict[str, tuple[str, str]]:
@@ -244,10 +269,10 @@ def _of_chance(f: Findings) -> float | None:
 
 
 def _more(f: Findings) -> str:
-    count = len(f.trials)
+    more = verdict.lacking(str(f.record.get("searcher")), len(f.trials)) or len(f.trials)
     if f.is_extendable:
-        return findings.command("resume", f.run, "--trials", f"+{count}")
-    return _again(f, "--trials", str(2 * count))
+        return findings.command("resume", f.run, "--trials", f"+{more}")
+    return _again(f, "--trials", str(len(f.trials) + more))
 
 
 def _again(f: Findings, *words: str) -> str:

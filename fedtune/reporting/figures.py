@@ -158,7 +158,7 @@ def of_comparison(found: Results) -> dict[str, list[Shown]]:
     lent = BORROWED in set(found.evaluations["configuration"])  # what was refused was not trained
     whose = f"Borrowed: with {found.record.get('lender')}'s tuned values where both have them, else its own defaults."
     said = [whose] * lent
-    said += ["Overlapping intervals do not say whether two differ: the pairs below do."] * (len(found.pairs) > 0)
+    said += [f"Overlapping intervals do not say whether two differ: “{OF_PAIRS}” below does."] * (len(found.pairs) > 0)
     figures = {"first": [drawn("Comparison", by_algorithm, " ".join(said))]}
     if len(found.pairs):
         sentence = f"Differences are {paired(found.pairs, found.searches, found.margin)}."

@@ -107,11 +107,6 @@ class Findings:
         """The hyperparameters that were searched."""
         return list(self.record.get("space") or {}) or frames.hyperparameters(self.trials)
 
-    @property
-    def search_settings(self) -> str:
-        """Trial length, searcher, scheduler and rungs, in words."""
-        return search_settings(self.record)
-
     def counts(self) -> str:
         """How the trials ended, in words."""
         numbers, ended = self.trials["status"].value_counts(), len(self.trials)
@@ -294,15 +289,8 @@ def _of_check(f: Findings) -> list[str]:
             "There was no check on fresh seeds. The search's own figure is too optimistic by an unknown amount, "
             "because it is the best of many."
         ]
-    sentences = []
-    if f.check.seeds == 1:
-        what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
-        sentences.append(f"The check used one {what} only, so how much results {vary} is unknown.")
-    for name in f.check.names:
-        if f.check.of(name).isna().any():
-            of_runs = f"{f.check.text(name)} run{'s' * (f.check.seeds > 1)}"
-            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {of_runs}"))
-    return sentences
+    what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
+    return [f"The check used one {what} only, so how much results {vary} is unknown."] * (f.check.seeds == 1)
 
 
 def _of_trials(f: Findings) -> list[str]:

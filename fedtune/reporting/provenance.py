@@ -53,15 +53,17 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
 
 
 def command_again(r: Mapping[str, Any], *words: str) -> str:
-    """The command with these words; without the options that they replace (--set may be repeated).
+    """The command with these words; without the options that they replace (of --set those of the same names).
 
     Without the folder's name, too: that folder is there by now.
     """
     flags = {word for word in words if word.startswith("--")} - {"--set"} | {"--name"}
+    anew = {word.partition("=")[0] for word in words}
     left, rest = [], iter(_typed(r))
     for word in rest:
-        if word in flags:
-            next(rest, None)
+        if word in flags or word == "--set":
+            value = next(rest, "")
+            left += [word, value] * (word == "--set" and value.partition("=")[0] not in anew)
         elif word.partition("=")[0] not in flags:
             left.append(word)
     return shlex.join([*left, *words])

@@ -68,6 +68,7 @@ class Comparison(Section):
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
     searches: list[SearchSection]
     method: str = ""  # in Markdown, for a paper
+    few: ClassVar[int] = comparison_text.SHOWN  # warnings that are not folded
     is_comparison = True
 
 

@@ -38,6 +38,12 @@ def loss_word(reasons: Iterable[Any]) -> str:
     return " or ".join(sorted(kinds)) or "diverged"
 
 
+def lost(runs: Any, metric: str) -> str:
+    """How many runs on fresh seeds, of a frame, have no figure: `diverged in 2 of 3`; "" if all have one."""
+    count = int(runs[metric].isna().sum())
+    return f"{loss_word(runs.get('reason', ()))} in {count} of {len(runs)}" if count else ""
+
+
 def reason(error: str) -> str:
     """The last line of a traceback, which says what happened; without the name of a class of ours."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]

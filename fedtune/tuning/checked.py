@@ -52,12 +52,8 @@ class FinalCheck:
         column = column or self.column
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 
-    def loss_word(self, *names: str) -> str:
-        """In a word how these configurations' runs without a figure ended."""
-        return trial_states.loss_word(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
-
     def ends(self, *names: str) -> pd.Series:
-        """That word for each seed."""
+        """In a word, for each seed, how these configurations' runs without a figure ended."""
         some = self.runs[self.runs["configuration"].isin(names)]
         return some.groupby("seed")["reason"].agg(trial_states.loss_word).sort_index()
 
@@ -78,10 +74,12 @@ class FinalCheck:
 
     def text(self, name: str, column: str = "") -> str:
         """The mean with its interval, in words; where runs have no figure, how many: the mean of others is too good."""
-        values = self.of(name, column)
-        if not column and (lost := int(values.isna().sum())):
-            return f"{self.loss_word(name)} in {lost} of {len(values)}"
-        return figure(column or self.column, *statistics.mean(values))
+        mean = figure(column or self.column, *statistics.mean(self.of(name, column)))
+        return mean if column else self.lost(name) or mean
+
+    def lost(self, name: str) -> str:
+        """How many runs of a configuration have no figure, in words; "" if all have one."""
+        return trial_states.lost(self.runs[self.runs["configuration"] == name], self.column)
 
     @property
     def paired(self) -> statistics.Difference:
@@ -94,19 +92,18 @@ class FinalCheck:
 
     def verdict(self) -> str:
         """What was gained and how sure that is, as the first half of a sentence."""
+        lost = [f"the {n} {text} runs" for n in self.names if (text := self.lost(n))]
         if len(self.names) < 2:
-            return "The tuned configuration is the default one"
+            return f"The tuned configuration is the default one{f', and {self.where_text} {lost[0]}' if lost else ''}"
+        if lost:
+            why = f"{self.where_text.capitalize()} {' and '.join(lost)}"
+            return f"{why}, so whether tuning gained anything over the default is unknown"
         gain, by = self.paired, f"{self.difference()} in {self.what}"
-        if math.isnan(gain.mean):
-            how = f"{self.loss_word(*self.names)} {self.where_text}"
-            return f"Runs {how}, so whether tuning gained anything over the default is unknown"
         start = f"{self.on_all.capitalize()} the tuned configuration"
         if math.isnan(gain.half):
             return f"{start} differs from the default by {by}; how much of that is chance is unknown"
-        better = gain.mean * self.objective.sign_of(self.column) > 0
-        how = "beats" if better else "is worse than"
-        if abs(gain.mean) <= gain.half:
-            how = "does not differ significantly from"
+        how = "beats" if gain.mean * self.objective.sign_of(self.column) > 0 else "is worse than"
+        how = "does not differ significantly from" if abs(gain.mean) <= gain.half else how
         return f"{start} {how} the default ({by}, 95 % interval)"
 
     @property

@@ -98,7 +98,8 @@ def conclude(
     say(f"Best configuration: {listed(config, short)}.")
     names = [*(n for n in p.goal.names if n not in (METRIC, *tested)), *[METRIC] * (tables.final(METRIC) in best)]
     figures = [f"{label(n)} {figure(n, float(best[tables.final(n)]))}" for n in names]
-    figures += [test_text(tested)] if tested else []
+    figures += [f"{label(n)} {figure(n, value)}" for n, value in tested.items() if n != "test_round"]
+    figures[-1] += f" (round {tested['test_round']})" if "test_round" in tested else ""
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(f"It is {which}: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}.")
     if mean:
@@ -107,19 +108,17 @@ def conclude(
         _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
-    learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
-    record = p.workload.to_record() | p.goal.to_record()
-    resume = None
-    if searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or space_facts.are_all(p.space, p.trials)):
-        resume = command_line("resume", near(p.folder))
-    of_search = verdict.caveats(learns, sum(counts.values()), config, p.space.text(), resume)
+    whole, record = space_facts.are_all(p.space, p.trials), p.workload.to_record() | p.goal.to_record()
+    extends = searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or whole)
+    resume = command_line("resume", near(p.folder)) if extends else None
+    learns, count = "" if whole else p.searcher, sum(counts.values())  # of a whole grid nothing was sampled
     for line in of_privacy:
         say(line)
-    for caveat in of_search + verdict.unseeded(record):
+    for caveat in verdict.caveats(learns, count, config, p.space.text(), resume) + verdict.unseeded(record):
         say(f"note: {caveat}")
     for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    _say_next(p, config, f"{resume} --trials +{sum(counts.values())}" if resume else "")
+    _say_next(p, config, f"{resume} --trials +{verdict.lacking(learns, count) or count}" if resume else "")
 
 
 def _say_next(p: SearchPlan, config: Config, more: str) -> None:
@@ -149,13 +148,6 @@ def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
         runs = several(len(values_of_best), "fresh seed" if p.workload.traits.repeatable else "repetition")
         reported = constraint.name in p.workload.measures.figures({}) or values_of_best.notna().any()
         say(f"{constraint} {f'holds on {satisfied}' if reported else 'is not reported on any'} of {runs}")
-
-
-def test_text(tested: dict[str, Any]) -> str:
-    """A trial's figures of test rows in words, with their round if that is not the last.  tested: `tables.tested`."""
-    at = f" (round {tested['test_round']})" if "test_round" in tested else ""
-    figures = [f"{label(name)} {figure(name, value)}" for name, value in tested.items() if name != "test_round"]
-    return f"{', '.join(figures)}{at}"
 
 
 def _length(p: SearchPlan) -> str:

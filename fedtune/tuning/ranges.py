@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import RANGE, Hyperparameter, Range
+from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.core.terminal import short
 from fedtune.core.workload import Workload
 
@@ -36,20 +36,14 @@ def edge(value: Any, text: str) -> str:
 
     Natural limits do not count: a weight or share begins at 0, a count at 1.
     """
-    written = RANGE.match(str(text))
-    if not written or isinstance(value, bool) or not isinstance(value, int | float):
+    written = Range.parse(str(text).partition(" where ")[0])
+    if not written or isinstance(value, bool) or not isinstance(value, int | float) or not written.low < written.high:
         return ""
-    try:
-        low, high, at = float(written[1]), float(written[2]), float(value)
-        if written[3]:
-            low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
-    except ValueError:
-        return ""
-    if not low < high:
-        return ""
-    share, lower_end = (at - low) / (high - low), float(written[1])
+    scale = math.log if written.log and written.low > 0 else float
+    low, high, at = map(scale, (written.low, written.high, max(value, written.low)))
+    share = (at - low) / (high - low)
     if share <= EDGE:
-        return "" if lower_end == 0 or (lower_end == 1 and isinstance(value, int)) else "lower"
+        return "" if written.low == 0 or (written.low == 1 and written.integer) else "lower"
     return "upper" if share >= 1 - EDGE else ""
 
 

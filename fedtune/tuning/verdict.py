@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -36,7 +37,7 @@ def caveats(
     searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str], resume: str | None = None
 ) -> list[str]:
     """The caveats of one search.  config: its best.  space: as a record has it.  resume: as `as_random` takes it."""
-    return as_random(searcher, trials, "this as a random search", resume) + at_edges("the best", config, space)
+    return as_random(searcher, trials, "this as a random search", resume) + at_edges("the best", [config], space)
 
 
 def on_test_rows(record: Mapping[str, Any]) -> list[str]:
@@ -61,20 +62,27 @@ def as_random(searcher: str, trials: int, which: str, resume: str | None = None)
 
     which: how to read it.  resume: the command that gives it more trials; None if there is none, "" if it is not over.
     """
-    kind = searchers.KINDS.get(searcher)
-    enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
-    if not kind or trials >= enough:
+    if not (missing := lacking(searcher, trials)):
         return []
     begun = f"with {several(trials, 'trial')} {searcher} has hardly begun to learn"
-    more = f"it {enough - trials} more: {resume} --trials +{enough - trials}" if resume else f"--trials {enough}"
-    return [f"{begun} (its first {kind.startup} are random): read {which}" + f", or give {more}" * (resume != "")]
+    more = f"it {missing} more: {resume} --trials +{missing}" if resume else f"--trials {trials + missing}"
+    first = f"its first {searchers.KINDS[searcher].startup} are random"
+    return [f"{begun} ({first}): read {which}" + f", or give {more}" * (resume != "")]
 
 
-def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
-    """Which of a configuration's values lie at an end of the searched range."""
-    return [
-        f"{whose} has {name} = {short(config[name])}, at the {end} end of the searched {text}: the optimum may lie "
-        "beyond it"
-        for name, text in space.items()
-        if (end := ranges.edge(config.get(name), text))
-    ]
+def lacking(searcher: str, trials: int) -> int:
+    """How many more trials a searcher needs to learn; 0 if these are enough, or it does not learn."""
+    startup = searchers.KINDS[searcher].startup if searcher in searchers.KINDS else 0
+    return max(ENOUGH - trials, 2 * startup - trials, 0) if startup else 0
+
+
+def at_edges(whose: str, configs: Sequence[Mapping[str, Any]], space: Mapping[str, str]) -> list[str]:
+    """Which values lie at an end of the searched range in most of these configurations, one of each search."""
+    lines = []
+    for (name, text), end in itertools.product(space.items(), ("lower", "upper")):
+        at = {str(k): of[name] for k, of in enumerate(configs, 1) if ranges.edge(of.get(name), text) == end}
+        values = ", ".join(dict.fromkeys(map(short, at.values())))
+        values += f" in {len(at)} of {len(configs)} searches ({', '.join(at)})" * (len(configs) > 1)
+        where = f"at the {end} end of the searched {text}: the optimum may lie beyond it"
+        lines += [f"{whose} has {name} = {values}, {where}"] * (2 * len(at) > len(configs))
+    return lines

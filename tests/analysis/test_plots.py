@@ -235,6 +235,8 @@ def test_clients_stand_by_accuracy_and_those_of_several_seeds_are_counted_once()
     runs = pd.DataFrame(each, columns=["configuration", "seed", "client"]).assign(test_acc=0.5)
     assert "n = 4 clients on each of 3 seeds" in title(plots.per_client(runs, by="configuration"))
     assert "n = 4 clients;" in title(plots.per_client(runs[:4]))
+    lost = title(plots.per_client(runs[4:], by="configuration"))  # a run of the best diverged
+    assert "n = 4 clients on each of 2 seeds (best) and 3 seeds (default); best: mean" in lost
 
 
 def test_points_have_the_names_of_clients_and_classes() -> None:
@@ -291,6 +293,23 @@ def test_what_a_search_found_is_each_trial_in_order_in_percent_with_the_best_fin
     ) and "[%]" in figure.layout.xaxis2.title.text
     assert tuned.error_x.array[0] == pytest.approx(15)  # cut at 100 %
     assert tuned.hovertemplate.startswith("best: 85.00 ± 63.53 % (≤ 100)<")  # once in percent
+    assert title(figure).endswith("n = 6 trials; at the edge: 1 without a value") and not figure.layout.annotations
+
+
+@pytest.mark.parametrize(("name", "sign"), [("val_acc", 1), ("val_loss", -1)])
+def test_a_trial_far_worse_than_the_others_is_marked_at_the_edge_with_its_value(name: str, sign: int) -> None:
+    values = sign * np.array([0.8, 0.81, 0.82, 0.83, 0.1])
+    trials = pd.DataFrame({"trial": list("abcde"), "status": "stopped", f"last_{name}": values})
+    final = pd.DataFrame(
+        {"configuration": ["best"] * 3, name: [math.nan, math.nan, 0.5], "reason": ["diverged"] * 2 + [""]}
+    )
+    figure = plots.found(trials, parse(name)[0], final=final)
+    stopped, far = figure.data[:2]
+    assert list(stopped.x) == [1, 2, 3, 4] and list(far.x) == [5] and sign * far.y[0] < min(sign * np.array(stopped.y))
+    assert far.name == "far worse, at the edge" and far.mode == "markers+text" and stopped.mode == "markers"
+    assert far.customdata[0] == ("10.00 %" if sign > 0 else "−0.1000") and "stopped" in far.text[0]
+    assert far.marker.symbol == ("triangle-down" if sign > 0 else "triangle-up")
+    assert [a.text for a in figure.layout.annotations] == ["diverged in 2 of 3"]
 
 
 def test_curves_are_means_with_a_band_of_one_deviation() -> None:

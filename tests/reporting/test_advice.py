@@ -177,11 +177,30 @@ def test_what_more_is_advised(values, differences, more, todo):
 
 def test_a_best_far_above_the_others_asks_for_trials():
     (found,) = advice.seeds_or_trials(made(FAR, SPREAD))
-    assert found.todo == "Give more trials" and found.command == "fedtune resume run --trials +8"
-    assert resume.parser().parse_args(shlex.split(found.command)[2:]).trials == len(FAR)
-    for lacks in ({"searcher": "grid"}, {"scheduler": "pbt"}):  # resume would refuse
+    assert found.todo == "Give more trials" and found.command == "fedtune resume run --trials +24"
+    assert resume.parser().parse_args(shlex.split(found.command)[2:]).trials == 24
+    for lacks, trials in (({"searcher": "grid"}, 2 * len(FAR)), ({"scheduler": "pbt"}, 32)):  # resume would refuse
         (found,) = advice.seeds_or_trials(made(FAR, SPREAD, **lacks))
-        assert found.todo == "Give more trials" and takes(found.command).trials == 2 * len(FAR)
+        assert found.todo == "Give more trials" and takes(found.command).trials == trials
+
+
+def test_where_all_is_at_chance_or_the_best_diverges_a_smaller_learning_rate_is_advised():
+    bad, fixed = [0.12, 0.1, math.nan], {"lam": "0.1..10 log"}
+    f = made(bad, [0.01, math.nan, 0.02])
+    f.trials["status"] = ["finished", "finished", "diverged"]
+    (found,) = advice.of_search(f, None)
+    assert found.todo == "Lower the learning rate, or its range" and not found.command
+    said = "1 of 3 trials diverged; on fresh seeds the best diverged in 1 of 3 runs."
+    assert f"No trial is clearly better than chance, 10 %; {said}" in found.why
+    typed = {"space": fixed, "declared": {}, "command": [*COMMAND, "--set", "lr=1", "--set", "momentum=0.9"]}
+    (found,) = advice.of_search(dataclasses.replace(f, record=f.record | typed, default={"lr": 1.0}), None)
+    assert takes(found.command).set == ["momentum=0.9", "lr=0.1"] and found.todo == "Lower the learning rate"
+    (found,) = advice.of_search(dataclasses.replace(f, best=None, check=None), None)
+    assert "on fresh seeds" not in found.why and found.todo.startswith("Lower the learning rate")
+    (found,) = advice.of_search(made(bad, SPREAD[:2]), None)  # nothing diverged: it may as well be too small
+    assert found.todo == "Try other learning rates, or more rounds" and not found.command
+    (found,) = advice.smaller_steps(made([0.9], [math.nan]))
+    assert "chance" not in found.why and advice.smaller_steps(made([0.9, 0.1], SPREAD)) == []
 
 
 @pytest.mark.parametrize("state", ["interrupted", "abandoned", "failed"])

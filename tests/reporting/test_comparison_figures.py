@@ -117,18 +117,23 @@ def test_every_figure_that_a_comparison_opens_with_is_that_of_its_runs(apart: fl
     holm = (ordered * np.arange(len(ordered), 0, -1)).clip(upper=1).cummax()
     assert pairs["p_holm"].to_dict() == pytest.approx(holm.to_dict())
 
-    # the sentence
+    # the sentences
+    helps = [n for n in order[:-1] if gain.loc[n].mean() > half(gain.loc[n])]
+    names = f"{', '.join(order[:3])} and {order[3]}"
+    of_gains = f"Tuning helps {names}" if apart < 0.01 else f"Whether tuning helps {names} cannot be told"
+    assert helps == (order[:-1] if apart < 0.01 else [])
+    of_gains += " (95 % interval of each gain)."
     best = said(tuned.loc[order[0]].mean(), half(tuned.loc[order[0]]))
     lead = re.sub(r" \([≤≥].*?\)", "", part.lead)
     first = f"{order[0]} ranks first on fresh seeds with {best} %"
     if apart > 0.01:
-        assert lead == f"No two of 4 can be told apart; {first}."
+        assert lead == f"No two of 4 can be told apart; {first}. {of_gains}"
     else:
         above, last = order[1:3], order[3]
         clauses = (
             f"{', '.join(above)} and {last} are worse than {order[0]}; {' and '.join(above)} are better than {last}."
         )
-        assert lead == f"{first}; {clauses}"
+        assert lead == f"{first}; {clauses} {of_gains}"
 
 
 @pytest.mark.parametrize("lent", [False, True])
@@ -139,4 +144,4 @@ def test_the_first_figure_speaks_of_pairs_and_borrowed_runs_where_there_are_some
     for pairs, told in ((found.pairs, True), (found.pairs[:0], False)):
         of = dataclasses.replace(found, record=record, evaluations=runs, pairs=pairs)
         sentence = figures.of_comparison(of)["first"][0].sentence
-        assert ("Borrowed: with fedavg's" in sentence, "the pairs below" in sentence) == (lent, told)
+        assert ("Borrowed: with fedavg's" in sentence, "“Pairs” below does" in sentence) == (lent, told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import shlex
 import shutil
@@ -228,6 +229,18 @@ def test_every_figure_of_a_searchs_page_is_that_of_its_tables(html: str, run: Pa
     }
 
 
+def test_an_end_of_a_range_is_told_where_most_searches_chose_it() -> None:
+    def told(*values: float) -> list[str]:
+        return verdict.at_edges(
+            "a", [{"lr": v, "head_epochs": 1.0} for v in values], {"lr": "0.1..10", "head_epochs": "1..10"}
+        )
+
+    assert told(10, 5, 5) == told(10, 0.1, 5) == told(10, 5) == []  # one of them, or a half
+    end = ", at the upper end of the searched 0.1..10: the optimum may lie beyond it"
+    assert told(10.0, 5.0, 9.9) == [f"a has lr = 10, 9.9 in 2 of 3 searches (1, 3){end}"]
+    assert told(10.0) == [f"a has lr = 10{end}"]
+
+
 @pytest.mark.parametrize(
     ("searcher", "trials", "first", "enough"),
     [("tpe", 1, 10, 32), ("tpe", 31, 10, 32), ("gp", 8, 10, 32), ("nsga2", 32, 50, 100), ("tpe", 32, 0, 0)]
@@ -240,6 +253,7 @@ def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: int
         others = verdict.caveats(searcher, trials, {}, {}, resume)
         assert all(line.endswith(f"read this as a random search{end}") for line in others) and len(others) == len(said)
     assert len(said) == bool(enough)
+    assert verdict.lacking(searcher, trials) == (enough - trials if enough else 0)
     for line in said:
         assert f"trial{'s' * (trials > 1)} {searcher} has hardly" in line and f"its first {first} are random" in line
         assert line.endswith(f"give --trials {enough}")
@@ -288,10 +302,20 @@ def test_a_worst_client_is_shown_where_the_worst_tenth_is_not_known() -> None:
 
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
     text = words(make(tmp_path / "run", final=final((0.94, float("nan"), 0.88))), tmp_path / "x.html")
-    assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
     assert "best diverged in 1 of 3 94.00 diverged 88.00" in text
     assert "best − default, by seed – +4.00 diverged −2.00" in text
-    assert "Runs diverged on fresh seeds, so whether tuning gained anything over the default is unknown" in text
+    unknown = "so whether tuning gained anything over the default is unknown"
+    assert f"On fresh seeds the best diverged in 1 of 3 runs, {unknown}." in text
+    lost = checked.FinalCheck(pd.DataFrame(final((math.nan, 0.9), (math.nan, math.nan))))
+    assert (
+        lost.verdict()
+        == f"On fresh seeds the best diverged in 1 of 2 runs and the default diverged in 2 of 2 runs, {unknown}"
+    )
+    alone = checked.FinalCheck(pd.DataFrame(final((0.9, math.nan), ())))
+    assert (
+        alone.verdict()
+        == "The tuned configuration is the default one, and on fresh seeds the best diverged in 1 of 2 runs"
+    )
 
 
 def test_a_resumed_run_names_all_its_commits_and_no_whole_time(tmp_path: Path) -> None:
@@ -440,7 +464,14 @@ def test_figures_that_fail_or_are_too_large_leave_a_sentence(
 
 @pytest.mark.parametrize(
     ("value", "text", "end"),
-    [(1, "1..16", ""), (2, "2..16", "lower"), (1.0, "1..16", "lower"), (0.01, "0..0.95", ""), (16, "1..16", "upper")]
+    [
+        (1, "1..16", ""),
+        (2, "2..16", "lower"),
+        (1.0, "1..16", ""),
+        (1.0, "1.0..16.0", "lower"),
+        (0.01, "0..0.95", ""),
+        (16, "1..16", "upper"),
+    ]
     + [(8, "1..16", ""), (0.11, "0.1..10 log", "lower"), (0.2, "0.1..10 log", ""), (0, "0.1..10 log", "lower")]
     + [(9.9, "0.1..10 log where optimizer is sgd", "upper"), (-1e-5, "-0.5..0", "upper"), (1, "1..1", "")]
     + [("sgd", "sgd | adam", ""), (True, "False | True", ""), (None, "1..2", "")],
@@ -487,7 +518,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     order = [
         "3 algorithms, each tuned",
         "Test accuracy on digits-w4",
-        "Pairs",
+        "Every two tuned algorithms",
         "1 of 1 pair can be told (± of each pair by itself, paired by seed",
     ]
     order += ["Cost; each search had", "What the searches found", "What to try next, and the method"]

@@ -108,6 +108,16 @@ def pairs_of(*rows: tuple[str, str, float, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).assign(half=0.1, p=0.1, p_holm=0.1)
 
 
+def test_it_is_said_whom_tuning_helps_by_each_gains_interval() -> None:
+    nan = float("nan")
+    rows = [("a", 0.2, 0.1), ("b", -0.2, 0.1), ("c", 0.0, 0.0), ("d", 0.1, 0.1), ("e", 0.1, nan), ("f", 0.3, 0.2)]
+    table = pd.DataFrame(rows, columns=["algorithm", "gain", "gain_half"])
+    same, end = "tuning changes nothing for c", "whether tuning helps d cannot be told (95 % interval of each gain)."
+    assert comparison_text.gains(table) == f"Tuning helps a and f; tuning harms b; {same}; {end}"
+    assert comparison_text.gains(table, -1) == f"Tuning helps b; tuning harms a and f; {same}; {end}"
+    assert comparison_text.gains(table[4:5]) == ""
+
+
 def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     pairs = pairs_of(
         ("b", "c", 0.1, "cannot be told"),
@@ -120,8 +130,12 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     )
     table = comparison_tables.table(evaluations(), SPENT, {})
     assert comparison_text.outcome(table, pairs, against) == (
-        "b ranks first on fresh seeds with 90.20 ± 0.25 %; a is worse than b; c cannot be told apart from b; "
-        "b is better than local; a is worse than local; c is within the margin of local; d could not be tested."
+        "b ranks first on fresh seeds with 90.20 ± 0.25 %; a is worse than b and local; b is better than local; "
+        "c is within the margin of local; c cannot be told apart from b; d could not be tested."
+    )
+    free = pairs_of(("b", "local", 0.1, "cannot be told"), ("b", "a", 0.3, "larger"), ("local", "a", 0.2, "larger"))
+    assert comparison_text.outcome(table, free, pairs_of()).endswith(  # local takes part, but as no baseline
+        " %; a is worse than b and local; local cannot be told apart from b."
     )
     untold = [("b", n, 0.1, "cannot be told") for n in ("a", "c", "local")]
     mine = pairs_of(*((n, "b", -0.1, "cannot be told") for n in ("a", "c", "local")))
@@ -144,7 +158,7 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     )
     others = pairs_of(*((f"{x}{i}", x, -0.1, "larger") for x in "yz" for i in range(6)))
     assert comparison_text.outcome(table, crowd, others).endswith(
-        "; 6 algorithms are worse than y; 6 algorithms are worse than z."
+        "; 6 algorithms are worse than y; 6 algorithms are worse than z; a cannot be told apart from b."
     )
     once = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, "")), pairs_of(("b", "local", 0.1, "")))
     assert once.startswith("b ranks first on fresh seeds with 90.20 ± 0.25 %. Each algorithm was searched once")

@@ -79,6 +79,10 @@ def test_a_verdict_is_one_of_three_and_needs_several_searches() -> None:
     assert of[frozenset("ab")] == "within the margin"
     assert of[frozenset("ac")] == of[frozenset("bc")] == "larger"
     assert of[frozenset("ad")] == of[frozenset("cd")] == "cannot be told"
+    same = found.assign(algorithm=found["algorithm"].replace("d", "e"))
+    same = pd.concat([found, same[same["algorithm"] == "e"]])  # exactly equal figures have no spread
+    verdicts = tables.pairs(same, margin=0.005).set_index(["algorithm", "other"])["verdict"]
+    assert verdicts.get(("d", "e"), verdicts.get(("e", "d"))) == "within the margin"
     wide = tables.pairs(found, margin=0.2).set_index(["algorithm", "other"])["verdict"]
     assert {frozenset(p): v for p, v in wide.items()}[frozenset("ac")] == "within the margin"
     lost = found.copy()
@@ -101,6 +105,8 @@ def test_the_claims_are_those_of_intervals_and_of_two_one_sided_tests() -> None:
         )
         assert statistics.beyond(d, 0.0) == pytest.approx(stats.ttest_1samp(d, 0).pvalue, rel=1e-9)
     assert math.isnan(statistics.beyond(np.ones(3), 0.1)) and math.isnan(statistics.inside(np.ones(3), 2.0))
+    assert (statistics.beyond(np.zeros(3), 0.1), statistics.inside(np.zeros(3), 0.1)) == (1, 0)  # equal is equal
+    assert math.isnan(statistics.inside(np.zeros(1), 0.1)) and math.isnan(statistics.inside(np.zeros(3), 0.0))
 
 
 def test_verdicts_of_many_algorithms_are_false_no_oftener_than_said() -> None:

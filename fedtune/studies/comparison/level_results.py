@@ -17,10 +17,9 @@ from fedtune.core.terminal import few, several
 from fedtune.runs.files import LEVELS, RunFiles, levels_of
 from fedtune.studies.comparison import tables
 from fedtune.studies.comparison.results import Results, Titled, scenario_words
-from fedtune.studies.comparison.tables import LARGER
+from fedtune.studies.comparison.tables import LARGER, LOCAL
 from fedtune.studies.comparison.text import ONE_SEARCH, judged, listed
 
-LOCAL = "local"  # every client alone: it releases and sends nothing
 BUDGETS = {"epsilon": ("ε", f"{LOCAL} (ε = 0)"), "comm_mb": ("MB", f"{LOCAL} (0 MB)")}  # its name, and local's there
 BUDGETS |= {"sim_seconds": ("device seconds", LOCAL)}
 TOLD = "told"  # the column with a verdict and its direction: above, below, within the margin, …

@@ -23,7 +23,6 @@ from fedtune.studies.ray_tasks import Outcome
 from fedtune.user_code.user_files import plain_name
 
 PACKAGES = "for a paper; needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}"
-SHOWN = 5  # lines of what to know that are printed; the report has all
 
 
 def report(
@@ -74,9 +73,9 @@ def _show(found: Results, files: RunFiles, known: Sequence[str]) -> None:
         say(f"\n{found.outcome}")
     for title, table, _ in found.titled[:1]:
         say_table(title, table, table.values.tolist(), optional=list(table)[3:])
-    for line in known[:SHOWN]:
+    for line in known[: comparison_text.SHOWN]:
         say(line)
-    if (more := len(known) - SHOWN) > 0:
+    if (more := len(known) - comparison_text.SHOWN) > 0:
         say(f"{several(more, 'more line')} of this kind in {near(files.markdown_file)} and the report")
     say(f"folder: {near(files.path)}")
     say(f"report: {command_line('report', files.path)}")

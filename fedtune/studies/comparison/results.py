@@ -115,10 +115,12 @@ class Results:
 
     @property
     def outcome(self) -> str:
-        """The result: who is the best on fresh seeds; "" before there is one."""
+        """The result: who is the best on fresh seeds, and whom tuning helps; "" before there is one."""
         if self.table.empty or self.pairs.columns.empty or self.against.columns.empty:
             return ""
-        return text.outcome(self.table, self.pairs, self.against, self.objective.sign_of(self.reported))
+        sign, is_control = self.objective.sign_of(self.reported), self.table["algorithm"].isin(self.control[1:])
+        said = text.outcome(self.table, self.pairs, self.against, sign)
+        return f"{said} {text.gains(self.table[~is_control], sign)}".strip() if said else ""
 
     @property
     def best(self) -> tuple[str, str]:

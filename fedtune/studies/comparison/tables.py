@@ -23,6 +23,7 @@ UNIT = "unit"
 LEVEL = 0.05
 LARGER, WITHIN, UNTOLD, UNTESTED = "larger", "within the margin", "cannot be told", "not tested"  # verdicts
 CLAIMS = ("beyond", "inside")  # the margin
+LOCAL = "local"  # every client alone: whom a federated algorithm should beat
 OVER = 0.1  # share by which trials may exceed a budget before a warning says so
 
 # column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval.  Of

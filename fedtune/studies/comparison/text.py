@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedtune.core.metrics import is_share, label, limits
@@ -16,10 +15,12 @@ from fedtune.core.statistics import UNBOUNDED, figure, interval, number, unit_of
 from fedtune.core.terminal import printable
 from fedtune.runs.tables import UNTUNED
 from fedtune.runs.trial_states import FAILED
+from fedtune.studies.comparison import tables
 from fedtune.studies.comparison.tables import LARGER, LEVEL, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
+SHOWN = 5  # lines of what to know that are not folded, nor left out in a terminal
 OPENING = 6  # columns of the table that opens a report; the others follow in one of their own
 NAMED = 5  # names that a sentence lists; more are counted
 ONE_SEARCH = "Each algorithm was searched once, and another search may find another order: there is no verdict."
@@ -44,16 +45,26 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame, sig
         first = f"No two of {len({*pairs['algorithm'], *pairs['other']})} can be told apart; {first}"
         clauses = _differing(against[against["verdict"] != UNTOLD], sign)
         return "; ".join([first, *(f"tested against baselines only, {clause}" for clause in clauses), *last]) + "."
-    of_best = pairs[pairs["algorithm"] == best]
-    others = of_best.assign(algorithm=of_best["other"], other=best, difference=-of_best["difference"])
-    others = pd.concat([others, pairs[pairs["other"] == best]])  # of equal figures, which pairs have in another order
-    said = {*zip(others["algorithm"], others["verdict"], strict=True)}
-    anew = [
-        b != best and (a != best or (b, v) not in said)
-        for a, b, v in zip(against["algorithm"], against["other"], against["verdict"], strict=True)
-    ]
-    clauses = [*_differing(others, sign), *_differing(against[np.array(anew, bool)], sign)]
+    others = _others(pairs, best)
+    if tables.LOCAL not in set(against["other"]):  # it may take part as any other: who loses to it is said in any case
+        against = pd.concat([against, _others(pairs, tables.LOCAL)])
+    again = against["verdict"] == against["other"].map(others.set_index("algorithm")["verdict"])
+    anew = (against["other"] != best) & ~((against["algorithm"] == best) & again)
+    clauses = _differing(pd.concat([others, against[anew]]), sign)
     return "; ".join([first, *clauses, *last]) + "."
+
+
+def gains(table: pd.DataFrame, sign: float = 1) -> str:
+    """A sentence on whom tuning helps, by the interval of each gain; "" where none has one.  sign: as of `outcome`."""
+    gain, half = sign * table["gain"], table["gain_half"]
+    kinds = {  # a half of 0: they are equal
+        "tuning helps {}": (gain > half) & (half > 0),
+        "tuning harms {}": (-gain > half) & (half > 0),
+        "tuning changes nothing for {}": half == 0,
+        "whether tuning helps {} cannot be told": (abs(gain) <= half) & (half > 0),
+    }
+    said = "; ".join(text.format(_who([*table["algorithm"][of]])) for text, of in kinds.items() if of.any())
+    return f"{said[:1].upper()}{said[1:]} (95 % interval of each gain)." if said else ""
 
 
 def leader(table: pd.DataFrame) -> str:
@@ -95,13 +106,20 @@ def _who(names: Sequence[str]) -> str:
     return listed(names) if len(names) <= NAMED else f"{len(names)} algorithms"
 
 
+def _others(pairs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The pairs with an algorithm, each as another one minus it; pairs may have equal figures in any order."""
+    its = pairs[pairs["algorithm"] == name]
+    its = its.assign(algorithm=its["other"], other=name, difference=-its["difference"])
+    return pd.concat([its, pairs[pairs["other"] == name]])
+
+
 def _differing(pairs: pd.DataFrame, sign: float) -> list[str]:
     """Which algorithms differ from which by more than the margin, in words; whom the same ones do, together."""
     large, better = pairs["verdict"] == LARGER, sign * pairs["difference"] > 0
     clauses: list[str] = []
     for of, verbs, how in (
-        (large & better, ("is", "are"), "better than"),
         (large & ~better, ("is", "are"), "worse than"),
+        (large & better, ("is", "are"), "better than"),
         (pairs["verdict"] == WITHIN, ("is", "are"), "within the margin of"),
         (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, "told apart from"),
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, "tested against"),
@@ -133,8 +151,7 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     tuned = evaluations[evaluations["chosen"]]
     lines += _failed(evaluations) + _chosen_anew(evaluations, tuned)
     for name, record in records.items():
-        for values in configurations(tuned[tuned["algorithm"] == name]):
-            lines += verdict.at_edges(name, values, record.get("space") or {})
+        lines += verdict.at_edges(name, configurations(tuned[tuned["algorithm"] == name]), record.get("space") or {})
     return list(dict.fromkeys(lines))
 
 
@@ -155,9 +172,8 @@ def from_itself(pair: pd.DataFrame) -> str:
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
-    if "reason" not in evaluations:  # built-in algorithms alone have no such column
-        return []
-    failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
+    reasons = evaluations.get("reason", pd.Series("", evaluations.index))  # built-in algorithms alone have none
+    failed = evaluations[reasons.astype(str).str.startswith(FAILED)]
     return [f"{row.algorithm} ({row.configuration}, seed {row.seed}) {row.reason}" for row in failed.itertuples()]
 
 
@@ -175,7 +191,7 @@ def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """The table of accuracies as text, in percent; of another metric than those, as it is."""
-    scale, form = _scale(table)
+    scale, form, _ = unit_of(_metric(table))
     other = "metric" in table and len(table)
     named = (f" {table['metric'].iloc[0]}" if other else "") + " %" * in_percent(table)
     gap = [
@@ -301,12 +317,8 @@ def _metric(frame: pd.DataFrame) -> str:
     return str(next(iter(frame.get("metric", ())), ACCURACY.tested))
 
 
-def _scale(frame: pd.DataFrame) -> tuple[int, str]:
-    return unit_of(_metric(frame))[:2]
-
-
 def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "") -> list[str]:
-    scale, form = _scale(frame)
+    scale, form, _ = unit_of(_metric(frame))
     low, high = UNBOUNDED if sign else limits(_metric(frame))
     pairs = zip(frame[column], frame[half or f"{column}_half"], strict=True)
     return [interval(scale * v, scale * h, sign + form, within=(scale * low, scale * high)) for v, h in pairs]
