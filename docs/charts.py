@@ -508,7 +508,51 @@ def driver() -> Picture:
     return p
 
 
+PRICED = {  # lines of the picture of privacy
+    "fedavg": "blue", "fedprox": "pink", "fedadam": "amber", "scaffold": "axis", "fedrep": "green", "fedbabu": "ink",
+    "fedavgft": "red", "local": "note",
+}  # fmt: skip
+
+
+def price() -> Picture:
+    """Test accuracy of tuned algorithms over ε, with training alone, which releases nothing, as a dashed line."""
+    frame = pd.read_csv(RESULTS / "price-epsilon.csv")
+    levels = sorted(frame["level"].unique())
+    p = Picture(330, "What privacy costs", "test accuracy, mean of three searches with 95 % intervals")
+    x, y = Axis(0, len(levels) - 1, 76, 350), Axis(*_span(100 * frame["tuned"]), 282, 50)
+    up(p, y, range(int(y.low), int(y.high) + 1, 5), 50, 372, " %")
+    lowest = 0.0  # of the names so far, which must not cover each other
+    ends = frame[frame["level"] == levels[-1]].sort_values("tuned", ascending=False)["algorithm"]
+    for i, algorithm in enumerate(ends):
+        mine, colour = frame[frame["algorithm"] == algorithm].sort_values("level"), PRICED[algorithm]
+        at = [x(levels.index(level)) + 4 * (i - len(ends) / 2) for level in mine["level"]]
+        points = [*zip(at, (y(100 * v) for v in mine["tuned"]), strict=True)]
+        p.line(points, colour, 2, "5 4" if algorithm == "local" else None)
+        for place, mean, half in zip(at, mine["tuned"], mine["half"], strict=True):
+            spread(p, place, y, 100 * mean, 100 * half, colour)
+        lowest = max(points[-1][1] + 4, lowest + 15)
+        p.text(388, lowest, called(algorithm), colour, bold=True)
+    for i, level in enumerate(levels):
+        p.text(x(i), 300, f"{level:g}".replace("inf", "∞"), "note", "middle")
+    p.text(213, 318, "ε", "note", "middle")
+    return p
+
+
+def codecs() -> Picture:
+    """Megabytes that all clients send until FedAvg with each codec has 90 % of the best accuracy, as bars."""
+    frame = pd.read_csv(RESULTS / "price-bytes.csv").sort_values("up_mb")
+    row, top = ROW * 1.4, 50
+    p = Picture(row * len(frame) + 60, "What accuracy costs in bytes", "sent by all clients until 90 % of the best accuracy")
+    x = Axis(0, 1.2 * frame["up_mb"].max(), 70, 430)
+    for i, (codec, megabytes) in enumerate(zip(frame["compress"], frame["up_mb"], strict=True)):
+        at = top + row * i
+        p.text(0, at + 13, codec, code=True)
+        p.box(x(0), at + 2, x(megabytes) - x(0), row - 8, "blue")
+        p.text(x(megabytes) + 6, at + 13, f"{megabytes:.3g} MB", "note")
+    return p
+
+
 CHARTS: Sequence[Any] = (
     report, rungs, field, tuned, budget, own_all, contrasts, dose, transfer, regret, speed, who_holds_what,
-    asha, driver,
+    asha, driver, price, codecs,
 )  # fmt: skip
