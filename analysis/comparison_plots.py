@@ -118,9 +118,9 @@ def _mark(figure: go.Figure, kind: str, runs: pd.DataFrame, order: list[str], me
     )
     for a, of in runs[runs["algorithm"].isin(order)].groupby("algorithm", sort=False):
         if lost := trial_states.lost(of, metric):
-            at = {"x": 1, "xref": "paper", "y": order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind))}
+            place = {"x": 1, "xref": "paper", "y": order.index(str(a)) + 0.28 * (1 - [*MARKS].index(kind))}
             font = {"size": 11, "color": MARKS[kind]["color"]}
-            figure.add_annotation(text=f"{kind} {lost}", xanchor="right", showarrow=False, font=font, **at)
+            figure.add_annotation(text=f"{kind} {lost}", xanchor="right", showarrow=False, font=font, **place)
 
 
 def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
