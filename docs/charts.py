@@ -554,5 +554,5 @@ def codecs() -> Picture:
 
 CHARTS: Sequence[Any] = (
     report, rungs, field, tuned, budget, own_all, contrasts, dose, transfer, regret, speed, who_holds_what,
-    asha, driver, price, codecs,
+    asha, driver,
 )  # fmt: skip
