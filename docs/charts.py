@@ -542,7 +542,9 @@ def codecs() -> Picture:
     """Megabytes that all clients send until FedAvg with each codec has 90 % of the best accuracy, as bars."""
     frame = pd.read_csv(RESULTS / "price-bytes.csv").sort_values("up_mb")
     row, top = ROW * 1.4, 50
-    p = Picture(row * len(frame) + 60, "What accuracy costs in bytes", "sent by all clients until 90 % of the best accuracy")
+    p = Picture(
+        row * len(frame) + 60, "What accuracy costs in bytes", "sent by all clients to 90 % of the best accuracy"
+    )
     x = Axis(0, 1.2 * frame["up_mb"].max(), 70, 430)
     for i, (codec, megabytes) in enumerate(zip(frame["compress"], frame["up_mb"], strict=True)):
         at = top + row * i
