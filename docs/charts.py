@@ -518,9 +518,10 @@ def price() -> Picture:
     """Test accuracy of tuned algorithms over ε, with training alone, which releases nothing, as a dashed line."""
     frame = pd.read_csv(RESULTS / "price-epsilon.csv")
     levels = sorted(frame["level"].unique())
-    p = Picture(330, "What privacy costs", "test accuracy, mean of three searches with 95 % intervals")
-    x, y = Axis(0, len(levels) - 1, 76, 350), Axis(*_span(100 * frame["tuned"]), 282, 50)
-    up(p, y, range(int(y.low), int(y.high) + 1, 5), 50, 372, " %")
+    p = Picture(430, "What privacy costs", "test accuracy, mean of three searches with 95 % intervals")
+    reach = pd.concat([frame["tuned"] - frame["half"], frame["tuned"] + frame["half"]])
+    x, y = Axis(0, len(levels) - 1, 76, 350), Axis(*_span(100 * reach), 382, 50)
+    up(p, y, range(int(y.low), int(y.high) + 1, 10), 50, 372, " %")
     lowest = 0.0  # of the names so far, which must not cover each other
     ends = frame[frame["level"] == levels[-1]].sort_values("tuned", ascending=False)["algorithm"]
     for i, algorithm in enumerate(ends):
@@ -533,8 +534,8 @@ def price() -> Picture:
         lowest = max(points[-1][1] + 4, lowest + 15)
         p.text(388, lowest, called(algorithm), colour, bold=True)
     for i, level in enumerate(levels):
-        p.text(x(i), 300, f"{level:g}".replace("inf", "∞"), "note", "middle")
-    p.text(213, 318, "ε", "note", "middle")
+        p.text(x(i), 400, f"{level:g}".replace("inf", "∞"), "note", "middle")
+    p.text(213, 418, "ε", "note", "middle")
     return p
 
 
@@ -556,5 +557,5 @@ def codecs() -> Picture:
 
 CHARTS: Sequence[Any] = (
     report, rungs, field, tuned, budget, own_all, contrasts, dose, transfer, regret, speed, who_holds_what,
-    asha, driver,
+    asha, driver, price, codecs,
 )  # fmt: skip
