@@ -44,7 +44,7 @@ def test_bytes_are_those_of_the_kept_table() -> None:
 
 def test_what_privacy_costs_is_the_difference_of_kept_means() -> None:
     kept = pd.read_csv(RESULTS / "price-epsilon.csv").pivot(index="algorithm", columns="level", values="tuned")
-    cost = (100 * kept.sub(kept[np.inf], axis=0).neg()).drop(["local", "scaffold"])
+    cost = -100 * kept.sub(kept[np.inf], axis=0).drop(["local", "scaffold"])
     for level, words in ((8.0, "costs {:.1f} to {:.1f} points"), (1.0, "costs {:.1f} to {:.1f}, and FedAdam {:.1f}")):
         others = cost[level].drop("fedadam")
         assert words.format(others.min(), others.max(), cost.loc["fedadam", level]) in PAGE
@@ -52,3 +52,13 @@ def test_what_privacy_costs_is_the_difference_of_kept_means() -> None:
     verdicts = pd.read_csv(RESULTS / "price-epsilon-contrasts.csv")["verdict"]
     assert f"Of {(verdicts != 'not run').sum()} contrasts" in PAGE
     assert f"{verdicts.isin(['above', 'below']).sum()} are significant" in PAGE
+
+
+def test_rounds_at_equal_device_time_are_those_of_the_kept_runs() -> None:
+    runs = pd.read_parquet(RESULTS / "price-seconds.parquet")
+    rounds, seconds = (runs[runs["chosen"]].groupby("algorithm")[n].mean() for n in ("rounds", "sim_seconds"))
+    words = "has {:.1f} rounds where FedAvg-FT has {:.1f}"
+    assert words.format(rounds["fedrep"], rounds["fedavgft"]) in PAGE and f"has {rounds['scaffold']:.1f}." in PAGE
+    assert (
+        f"has {rounds['local']:.0f} rounds" in PAGE and f"means are {seconds.min():.0f} to {seconds.max():.0f}" in PAGE
+    )
