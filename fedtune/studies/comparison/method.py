@@ -80,7 +80,7 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
     return {
         "k": len(c.searches),
         "programs": [name for name, p in compared if is_program(p.options.algo)],
-        "pinned": [f"{n} = {v}" for n, v in c.first.workload.pinned.items()],
+        "pinned": [f"{n} = {v}" for n, v in c.pinned.items()],
         "unseeded": [name for name, p in compared if not p.workload.traits.repeatable],
         "seeds": [
             f"searched on {_span([*p.selecting, *p.choosing])}, fresh {_span(p.fresh(c.options.seeds))}"
