@@ -58,7 +58,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     found, files = Results.read(args.folder), RunFiles(args.folder, COMPARISON)
     priced = reached(found.evaluations, table(files.evaluation_rounds_file), args.share)
-    page = f"{provenance_line(found.record, commits_of(found.record))}\n\n{markdown(priced.round(4))}\n"
+    shown = priced.round(4).astype(object).fillna("–").map(str)
+    page = f"{provenance_line(found.record, commits_of(found.record))}\n\n{markdown(shown)}\n"
     print(page)
     if args.write:
         priced.to_csv(args.write / f"{args.folder.name}.csv", index=False)
