@@ -1,13 +1,15 @@
 """This working tree against another commit: both train the same rounds in turns; CPU seconds of one thread.
 
-    python -m benchmarks.against COMMIT [--only search,fedpa,fedproto] [--rounds 10] [--turns 7] [--json FILE]
+    python -m benchmarks.against COMMIT [--only search,fedpa,fedproto] [--rounds 10] [--turns 7] [--pairs 1] [--json F]
     python -m benchmarks.against COMMIT --algo moon --scenario digits-dir0.1 [--set mu=5 --set lr=0.1]
 
 The commit is checked out into a worktree of its own, which is removed at the end.  Each side is one process per case.
 It trains some rounds (a turn) while the other side waits; evaluation is part of a round.  The table shows medians over
 the turns after the first, in which caches are filled, and the ratio of the total times, which include the start and the
-first turn.  A commit that can skip test rows skips them as a search would, so turns of ten rounds are alike.  Both
-sides must give the same numbers, because a ratio of different work would say nothing.
+first turn.  One process can be some percent faster than another that does the same; with --pairs 30 each side is that
+many, and ratios are geometric means, ± half a 95 % interval.  A commit that can skip test rows skips them as a search
+would, so turns of ten rounds are alike.  Both sides must give the same numbers, because a ratio of different work would
+say nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import importlib
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).parents[1]
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -127,7 +130,7 @@ def compare(
             side.turn(rounds)
     for side in sides:
         side.end()
-    a, b = (statistics.median(side.cpu[1:] or side.cpu) / rounds for side in sides)
+    a, b = (float(np.median(side.cpu[1:] or side.cpu)) / rounds for side in sides)
     return {
         "case": name,
         "algorithm": case[0],
@@ -135,11 +138,25 @@ def compare(
         "ours": a,
         "theirs": b,
         "ratio": b / a,
+        "half": math.nan,
         "ratio_of_total": sum(other_side.cpu) / sum(this_side.cpu),
         "scoring": this_side.scoring(),
         "their_scoring": other_side.scoring(),
         "numbers": differences(this_side.rows, other_side.rows),
     }
+
+
+def mean_of(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pairs of a case in one row: means, geometric ones of ratios, and whether the numbers of all were the same."""
+    from fedtune.core import statistics
+
+    numeric = {n: float(np.mean([row[n] for row in pairs])) for n, v in pairs[0].items() if isinstance(v, float)}
+    of_turns, of_all = (statistics.mean(np.log([row[n] for row in pairs])) for n in ("ratio", "ratio_of_total"))
+    differ = [row["numbers"] for row in pairs if row["numbers"] != pairs[0]["numbers"]]
+    numbers = "; ".join([pairs[0]["numbers"], *differ])
+    ratio = math.exp(of_turns.mean)
+    ratios = {"ratio": ratio, "half": ratio * of_turns.half, "ratio_of_total": math.exp(of_all.mean)}
+    return pairs[0] | numeric | ratios | {"numbers": numbers, "pairs": len(pairs)}
 
 
 @contextmanager
@@ -165,6 +182,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="with this hyperparameter")
     parser.add_argument("--rounds", type=int, default=10, help="of a turn (default 10)")
     parser.add_argument("--turns", type=int, default=7, help="of each side (default 7)")
+    parser.add_argument("--pairs", type=int, default=1, help="of processes, the sides (default 1)")
     parser.add_argument("--test-every", type=int, default=10, help="as a search's (default 10); older commits have 1")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -180,15 +198,17 @@ def main() -> int:
     if args.algo:
         given = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
         cases = {args.algo: (args.algo, args.scenario, given)}
-    heads = f"{'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'total':>6}"
+    heads = f"{'theirs ms':>10} {'ours ms':>9} {'ratio':>14} {'total':>6}"
     print(f"{'case':10} {'scenario':20} {heads}   scoring, theirs and ours")
     rows = []
     with worktree(args.commit) as tree:
         for name, case in cases.items():
-            row = compare(name, case, tree, args.rounds, args.turns, args.test_every)
+            pairs = (compare(name, case, tree, args.rounds, args.turns, args.test_every) for _ in range(args.pairs))
+            row = mean_of(list(pairs)) if args.pairs > 1 else next(pairs)
             rows.append(row)
+            spread = f"{row['ratio']:.3f} ± {row['half']:.3f}" if args.pairs > 1 else f"{row['ratio']:.2f}"
             print(
-                f"{name:10} {case[1]:20} {row['theirs'] * 1e3:10.1f} {row['ours'] * 1e3:9.1f} {row['ratio']:6.2f} "
+                f"{name:10} {case[1]:20} {row['theirs'] * 1e3:10.1f} {row['ours'] * 1e3:9.1f} {spread:>14} "
                 f"{row['ratio_of_total']:6.2f}   {row['their_scoring']:.0%}, {row['scoring']:.0%}; {row['numbers']}",
                 flush=True,
             )

@@ -518,9 +518,9 @@ def price() -> Picture:
     """Test accuracy of tuned algorithms over ε, with training alone, which releases nothing, as a dashed line."""
     frame = pd.read_csv(RESULTS / "price-epsilon.csv")
     levels = sorted(frame["level"].unique())
-    p = Picture(430, "What privacy costs", "test accuracy, mean of three searches with 95 % intervals")
+    p = Picture(340, "What privacy costs", "test accuracy, mean of three searches with 95 % intervals")
     reach = pd.concat([frame["tuned"] - frame["half"], frame["tuned"] + frame["half"]])
-    x, y = Axis(0, len(levels) - 1, 76, 350), Axis(*_span(100 * reach), 382, 50)
+    x, y = Axis(0, len(levels) - 1, 76, 350), Axis(*_span(100 * reach), 296, 50)
     up(p, y, range(int(y.low), int(y.high) + 1, 10), 50, 372, " %")
     lowest = 0.0  # of the names so far, which must not cover each other
     ends = frame[frame["level"] == levels[-1]].sort_values("tuned", ascending=False)["algorithm"]
@@ -534,24 +534,27 @@ def price() -> Picture:
         lowest = max(points[-1][1] + 4, lowest + 15)
         p.text(388, lowest, called(algorithm), colour, bold=True)
     for i, level in enumerate(levels):
-        p.text(x(i), 400, f"{level:g}".replace("inf", "∞"), "note", "middle")
-    p.text(213, 418, "ε", "note", "middle")
+        p.text(x(i), 314, f"{level:g}".replace("inf", "∞"), "note", "middle")
+    p.text(213, 332, "ε", "note", "middle")
     return p
 
 
 def codecs() -> Picture:
-    """Megabytes that all clients send until FedAvg with each codec has 90 % of the best accuracy, as bars."""
+    """Megabytes that all clients send until FedAvg with each codec has 90 % of the best accuracy, as bars with 95 %
+    intervals; beside them the megabytes of both ways, and the accuracy after the last round."""
     frame = pd.read_csv(RESULTS / "price-bytes.csv").sort_values("up_mb")
     row, top = ROW * 1.4, 50
-    p = Picture(
-        row * len(frame) + 60, "What accuracy costs in bytes", "sent by all clients to 90 % of the best accuracy"
-    )
-    x = Axis(0, 1.2 * frame["up_mb"].max(), 70, 430)
-    for i, (codec, megabytes) in enumerate(zip(frame["compress"], frame["up_mb"], strict=True)):
-        at = top + row * i
-        p.text(0, at + 13, codec, code=True)
-        p.box(x(0), at + 2, x(megabytes) - x(0), row - 8, "blue")
-        p.text(x(megabytes) + 6, at + 13, f"{megabytes:.3g} MB", "note")
+    under = "what clients send to 90 % of the best accuracy, with 95 % intervals"
+    p = Picture(row * len(frame) + 60, "What accuracy costs in bytes", under)
+    x = Axis(0, (frame["up_mb"] + frame["half"]).max(), 50, 200)
+    for i, of in enumerate(frame.itertuples()):
+        at, costs = top + row * i, f"{of.reached} of 3 searches get there"
+        p.text(0, at + 13, of.algorithm.partition("=")[2].removesuffix("]") or "none", code=True)
+        if of.reached == 3:
+            p.box(x(0), at + 2, x(of.up_mb) - x(0), row - 8, "blue")
+            p.line([(x(of.up_mb - of.half), at + 9), (x(of.up_mb + of.half), at + 9)], "amber", 2)
+            costs = f"{of.up_mb:.3g} MB, both ways {of.comm_mb:.3g}"
+        p.text(212, at + 13, f"{costs}; ends at {100 * of.val_acc:.1f} %", "note")
     return p
 
 

@@ -219,7 +219,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         if begun := searches_of(run, search_name(user_files.plain_name(name), number_of)):
             of_searches[search] = findings.read(begun[-1], _check(found.evaluations, *search))
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
-    records = {f.record["algorithm"]: f.record for (_, k), f in of_searches.items() if k == 0}
+    records = {name: f.record for (name, k), f in of_searches.items() if k == 0}
     if records and len(found.evaluations):
         warnings += [findings.sentence(line, algorithms) for line in found.caveats(records)]
     if lacking := [a for a in algorithms if a not in {a for a, _ in of_searches}]:

@@ -156,7 +156,7 @@ def _outcomes(
 
 def _key(p: SearchPlan, c: Candidate, seed: int) -> tuple[str, str, int]:
     """The key of a run: candidates with the same key share one run."""
-    return p.workload.name, json.dumps(c.config, sort_keys=True), seed
+    return p.workload.name, json.dumps({**p.workload.pinned, **c.config}, sort_keys=True), seed
 
 
 def run_summary(

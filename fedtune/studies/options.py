@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedtune.core.errors import UserError, shown
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_command, is_program
 from fedtune.runs import reading
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
+from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import OF_ENGINE, canonical
 from fedtune.tuning.options.search import SearchOptions
-from fedtune.tuning.options.types import HOW, LENGTH, LONG, WHAT, above_zero, number, option, small_int
+from fedtune.tuning.options.types import HOW, LENGTH, LONG, WHAT, above_zero, number, option, pair, small_int
 from fedtune.user_code import user_files
 
 BASELINES = "local,fedavgft"
@@ -26,6 +27,20 @@ CHOSEN_BY = 3  # seeds by which a search of a comparison chooses; a single searc
 
 
 AT = ("epsilon", "comm_mb", "sim_seconds")  # what a comparison may be made at several levels of
+
+
+def variant(typed: str) -> tuple[str, dict[str, str]]:
+    """An algorithm, and the values that it is compared with: `fedavg[compress=topk,sent_share=0.01]`."""
+    algorithm, bracket, values = typed.removesuffix("]").partition("[")
+    if not (bracket and typed.endswith("]")) or is_command(typed):
+        return typed, {}
+    return algorithm, dict(pair(text, f"{algorithm}[…]") for text in user_files.split(values))
+
+
+def compared(typed: str) -> str:
+    """The name by which what was typed is compared: the algorithm's own, and a variant's values."""
+    algorithm, _ = variant(typed)
+    return canonical(algorithm) + typed.removeprefix(algorithm)
 
 
 def levels(text: Any) -> str:
@@ -48,7 +63,8 @@ class ComparisonOptions(SearchOptions):
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option(
         "",
-        "algorithms to compare, names or files; all: those that can train the scenario's models",
+        "algorithms to compare, names or files, each also with values of its own, as in 'fedavg[compress=topk]'; all: "
+        "those that can train the scenario's models",
         "A,B,…",
         group=WHAT,
     )
@@ -126,17 +142,20 @@ class ComparisonOptions(SearchOptions):
         """How many of a search's best are trained on fresh seeds: what it names, if it chooses by more seeds."""
         return self.top_k or (TOP_K if self.choose_seeds == 1 else 1)
 
-    def of_search(self, algorithm: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
+    def of_search(self, typed: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
         """The options of one of an algorithm's searches, whose run lies in the comparison's folder.
 
         Each has a block of seeds: those of its trials, those that decide between its best, its fresh ones.
         called: by another name.
         """
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
+        algorithm, values = variant(typed)
+        shared["set"] = {**self.set, **values}
+        shared["vary"] = tuple(text for text in self.vary if spaces.named(text) not in values)
         if is_program(algorithm):  # the scenario's options are for built-in algorithms
             shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
             shared["fields"] = {name: value for name, value in self.fields.items() if name == "rounds"}
-        name = user_files.plain_name(canonical(algorithm))
+        name = user_files.plain_name(compared(typed))
         then = self.recorded and {**self.recorded, "defaults": self.recorded["defaults_of"][name]}
         return SearchOptions(
             **shared

@@ -263,7 +263,7 @@ def _on_gpus(options: SearchOptions) -> Workload:
 
 def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     then = options.recorded.get("space", {})
-    space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
+    space = spaces.varied(spaces.load(options.space, workload, bool(options.vary)), options.vary, workload)
     if "update_noise" in space.names and isinstance(workload, Experiment) and workload.scenario.epsilon:
         raise UserError("--epsilon sets update_noise, so it cannot be searched, but the space has it; leave one out")
     space = space_facts.without_idle(spaces.as_recorded(space, then, workload), workload, then)

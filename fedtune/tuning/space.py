@@ -91,10 +91,11 @@ def names(algo: str) -> list[str]:
     return list(dict.fromkeys(["default", *registry.spaces(algo)]))
 
 
-def load(name: str, workload: Workload) -> Space:
+def load(name: str, workload: Workload, with_more: bool = False) -> Space:
     """A space by name, or from a file: `path/to/file.py` (its SPACE or default) or `path/to/file.py:name`.
 
-    Fixed hyperparameters are not searched.  UserError if it is unknown, empty, contradictory or out of range.
+    Fixed hyperparameters are not searched.  UserError if it is unknown, contradictory, out of range, or empty though
+    it is not searched `with_more`.
     """
     if file := file_of(name):
         module = _module(file[0])
@@ -103,7 +104,7 @@ def load(name: str, workload: Workload) -> Space:
         spaces, member = {"default": derived(workload)} | workload.spaces(), name
     if member not in spaces:
         raise unknown(f"search space of {workload.name}", member, spaces)
-    return checked(name, spaces[member], workload)
+    return checked(name, spaces[member], workload, with_more)
 
 
 def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
@@ -203,7 +204,7 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -> Space:
+def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload, with_more: bool = False) -> Space:
     """The space without fixed hyperparameters; UserError if it is empty, contradictory or out of range."""
     _require_names(name, raw, workload)
     if isinstance(raw, dict):
@@ -217,7 +218,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
         space = Space({}, distinct(points))
     else:
         space = _of_ranges(name, {n: v for n, v in raw.items() if n not in workload.pinned}, workload)
-    if not space.names:
+    if not (space.names or with_more):
         pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
         raise UserError(
             f"a search needs something to vary, but space {name!r} is empty{pinned}; give --vary, or another --space"

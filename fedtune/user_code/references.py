@@ -61,7 +61,7 @@ def called(name: str) -> tuple[str, dict[str, Any]]:
 
 def plain_name(name: str) -> str:
     """A canonical name in a form fit for file and folder names."""
-    if not is_reference(name):
+    if not is_reference(name) and "[" not in name:
         return name
     plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-")
     if len(plain) <= LONGEST or not name.endswith(")"):
@@ -77,8 +77,8 @@ def split(text: str) -> list[str]:
             quote = "" if letter == quote else quote
         elif depth and letter in "'\"":
             quote = letter
-        elif letter in "()":
-            depth = max(0, depth + (1 if letter == "(" else -1))
+        elif letter in "()[]":
+            depth = max(0, depth + (1 if letter in "([" else -1))
         elif letter == "," and not depth:
             cuts.append(at)
     return [text[a + 1 : b].strip() for a, b in pairwise([*cuts, len(text)])]

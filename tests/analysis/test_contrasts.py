@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedtune.core.about import FORMAT
 from fedtune.core.metrics import METRICS
 from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles, write_json
+from fedtune.user_code.user_files import split
 
 BASE = np.array([70.0, 72.0, 74.0, 71.0, 73.0])
 NOISE = np.array([0.1, -0.1, 0.0, 0.05, -0.05])
@@ -101,8 +103,8 @@ def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path)
 
 def algorithms_of(study: str) -> set[str]:
     """Those that the command of a comparison names; of a program file its name."""
-    words = contrasts.studies()[study]["command"].split()
-    return {name.removesuffix(".toml") for name in words[words.index("--algos") + 1].split(",")}
+    words = shlex.split(contrasts.studies()[study]["command"])
+    return {name.removesuffix(".toml") for name in split(words[words.index("--algos") + 1])}
 
 
 def controls_of(study: str) -> set[str]:

@@ -22,6 +22,7 @@ from fedtune.data.datasets import names as dataset_names
 from fedtune.experiment import registry
 from fedtune.experiment.scenario import PARTITIONS, Scenario
 from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.studies.options import variant
 from fedtune.tuning.schedulers import SCHEDULERS
 from fedtune.tuning.searchers import SEARCHERS
 from fedtune.user_code import user_files
@@ -170,9 +171,8 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
 def check_names(arguments: dict[str, Any]) -> None:
     """Algorithms and settings that a command line names are there; capitals are place holders, files a page's own."""
     for value in (arguments.get("algo"), arguments.get("algos")):
-        names = {
-            name for name in (value or "").split(",") if not (user_files.is_reference(name) or name.endswith(".toml"))
-        }
+        typed = [variant(one)[0] for one in user_files.split(value or "")]
+        names = {name for name in typed if not (user_files.is_reference(name) or name.endswith(".toml"))}
         assert not value or value.isupper() or names <= set(registry.names()), value
     scenario = arguments.get("scenario")
     assert not scenario or scenario.isupper() or scenario in SCENARIOS

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from fedtune.core import statistics
 from fedtune.studies.comparison import tables
@@ -20,26 +19,36 @@ def told(head: str) -> dict[str, list[str]]:
     return {name: cells for name, *cells in ([c.strip() for c in line.strip("| ").split(" | ")] for line in lines)}
 
 
-@pytest.mark.parametrize(
-    "study, head", [("price-epsilon", "| algorithm | ε = 1 |"), ("price-seconds", "| algorithm | 60 s |")]
-)
-def test_means_and_intervals_are_those_of_the_kept_runs(study: str, head: str) -> None:
-    kept, runs = pd.read_csv(RESULTS / f"{study}.csv"), pd.read_parquet(RESULTS / f"{study}.parquet")
-    rows, levels = told(head), sorted(kept["level"].unique())
-    assert rows.keys() == set(kept["algorithm"])
-    for (level, algorithm), of in kept.groupby(["level", "algorithm"]):
-        chosen = runs[(runs["level"].astype(float) == level) & (runs["algorithm"] == algorithm) & runs["chosen"]]
-        mean = statistics.mean(tables.numbers(tables.with_units(chosen), "test_acc"))
-        np.testing.assert_allclose([mean.mean, mean.half], of[["tuned", "half"]].iloc[0], rtol=1e-9)
-        assert rows[algorithm][levels.index(level)] == f"{100 * mean.mean:.1f} ± {100 * mean.half:.1f}"
+def test_means_and_intervals_are_those_of_the_kept_runs() -> None:
+    rows, columns = told("| algorithm | ε = 1 |"), iter(range(5))
+    for study in ("price-epsilon", "price-seconds"):
+        kept, runs = pd.read_csv(RESULTS / f"{study}.csv"), pd.read_parquet(RESULTS / f"{study}.parquet")
+        assert rows.keys() == set(kept["algorithm"])
+        for level, of_level in kept.groupby("level"):
+            column = next(columns)
+            at = runs[(runs["level"].astype(float) == level) & runs["chosen"]]
+            for algorithm in rows.keys() - set(of_level["algorithm"]):
+                assert rows[algorithm][column] == "–"
+            for algorithm, of in of_level.groupby("algorithm"):
+                chosen = at[at["algorithm"] == algorithm]
+                mean = statistics.mean(tables.numbers(tables.with_units(chosen), "test_acc"))
+                np.testing.assert_allclose([mean.mean, mean.half], of[["tuned", "half"]].iloc[0], rtol=1e-9)
+                assert rows[algorithm][column] == f"{100 * mean.mean:.1f} ± {100 * mean.half:.1f}"
+    assert next(columns, None) is None
 
 
-def test_bytes_are_those_of_the_kept_table() -> None:
-    kept, rows = pd.read_csv(RESULTS / "price-bytes.csv"), told("| codec |")
-    assert {name.strip("`") for name in rows} == set(kept["compress"])
-    for row in kept.itertuples():
-        assert rows[f"`{row.compress}`"][:3] == [f"{row.lr:g}", f"{100 * row.val_acc:.1f}", f"{row.round:.0f}"]
-        assert rows[f"`{row.compress}`"][3:] == [f"{row.up_mb:.3g}", f"{row.comm_mb:.3g}"]
+def test_bytes_and_what_codecs_cost_are_those_of_the_kept_tables() -> None:
+    kept = pd.read_csv(RESULTS / "price-bytes.csv").set_index("algorithm")
+    up, both = kept["up_mb"] / kept["up_mb"]["fedavg"], kept["comm_mb"] / kept["comm_mb"]["fedavg"]
+    of = {name: f"fedavg[compress={name}]" for name in ("sign", "qsgd", "int8", "randk")}
+    assert f"a {1 / up[of['sign']]:.0f}th (`sign`)" in PAGE and round(1 / up[of["qsgd"]]) == 8 and both.min() > 0.5
+    words = f"`qsgd` needs {both[of['qsgd']]:.0%} of the dense run's bytes, and `sign`, which needs more rounds, "
+    assert (words + f"{both[of['sign']]:.0%}.").replace("%", " %") in PAGE
+    contrasts = pd.read_csv(RESULTS / "price-bytes-contrasts.csv").set_index("one")
+    lost = contrasts.loc[of["randk"]]
+    assert f"`randk` with error feedback loses {-lost['difference']:.1f} ± {lost['half']:.1f} points" in PAGE
+    assert contrasts["verdict"].isin(["above", "below"]).sum() == 1 and kept["reached"].eq(3).sum() == len(kept) - 1
+    assert all("no effect above 0.5 points" in str(contrasts.loc[of[n], "verdict"]) for n in ("int8", "qsgd"))
 
 
 def test_what_privacy_costs_is_the_difference_of_kept_means() -> None:
@@ -50,8 +59,8 @@ def test_what_privacy_costs_is_the_difference_of_kept_means() -> None:
         assert words.format(others.min(), others.max(), cost.loc["fedadam", level]) in PAGE
     assert f"and {cost.loc['fedadam', 8.0]:.1f} points where it has" in PAGE
     verdicts = pd.read_csv(RESULTS / "price-epsilon-contrasts.csv")["verdict"]
-    assert f"Of {(verdicts != 'not run').sum()} contrasts" in PAGE
-    assert f"{verdicts.isin(['above', 'below']).sum()} are significant" in PAGE
+    assert f"[Of {(verdicts != 'not run').sum()} contrasts]" in PAGE
+    assert f"over ε {verdicts.isin(['above', 'below']).sum()} are significant" in PAGE
 
 
 def test_rounds_at_equal_device_time_are_those_of_the_kept_runs() -> None:

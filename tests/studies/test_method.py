@@ -162,6 +162,8 @@ NONE = "--baselines none"
          "partition. No search has used them: searched on 0–2, fresh 3–7.|"
          "would have chosen then, before further seeds decide; trials count", "", "", ""),
         ("--set lr=0.1", "Fixed, not searched: lr = 0.1.", "", "", ""),
+        ("--algos fedavg,fedavg[momentum=0.9] --set local_epochs=2", "searched: local_epochs = 2 and the values in "
+         "brackets.", "momentum = 0.9", "", ""),
     ],
 )  # fmt: skip
 def test_the_method_says_what_ran(

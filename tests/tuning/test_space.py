@@ -115,7 +115,9 @@ def test_a_dict_of_grid_searches_is_all_its_combinations(tmp_path):
 def test_pinned_hyperparameters_leave_the_space():
     assert "lam" not in space.load("default", experiment(lam=1.0)).names
     with pytest.raises(UserError, match="something to vary.*fixed are mu, lr, momentum, local_epochs"):
-        space.load("default", experiment("fedprox", mu=0.1, lr=0.1, momentum=0.0, local_epochs=1))
+        space.load("default", e := experiment("fedprox", mu=0.1, lr=0.1, momentum=0.0, local_epochs=1))
+    more = ["participation=0.5..1 log"]
+    assert set(space.varied(space.load("default", e, with_more=True), more, e).names) == {"participation"}
 
 
 ENTRIES = [

@@ -26,6 +26,7 @@ from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.comparison.results import Results, scenario_words
 from fedtune.studies.comparison.text import listed
+from fedtune.studies.options import variant
 from fedtune.tuning import schedulers, searchers, verdict
 
 SEARCHERS = {
@@ -77,10 +78,11 @@ def _plain(text: object) -> str:
 
 def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
     compared, first_searches = c.compared.items(), (next(iter(of.values())) for of in c.searches)
+    has_variants = any(variant(name)[1] for name, _ in compared)
     return {
         "k": len(c.searches),
         "programs": [name for name, p in compared if is_program(p.options.algo)],
-        "pinned": [f"{n} = {v}" for n, v in c.first.workload.pinned.items()],
+        "pinned": [f"{n} = {v}" for n, v in c.pinned.items()] + ["the values in brackets"] * has_variants,
         "unseeded": [name for name, p in compared if not p.workload.traits.repeatable],
         "seeds": [
             f"searched on {_span([*p.selecting, *p.choosing])}, fresh {_span(p.fresh(c.options.seeds))}"

@@ -19,10 +19,9 @@ from fedtune.runs import user_copies
 from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
 from fedtune.studies.comparison.text import listed
-from fedtune.studies.options import BASELINES, LENDER, ComparisonOptions
+from fedtune.studies.options import BASELINES, LENDER, ComparisonOptions, compared, variant
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import canonical
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import EarlierSearch, SearchPlan
@@ -134,11 +133,16 @@ class ComparisonPlan:
         return user_files.merged(*(p.own for p in self.plans.values()))
 
     @property
+    def pinned(self) -> dict[str, Any]:
+        """The hyperparameters that --set fixes for all."""
+        return _for_all(next(iter(self.plans)), self.first)
+
+    @property
     def scenario_record(self) -> dict[str, Any]:
         """The scenario for the record; empty if there are only programs."""
-        for p in self.plans.values():
-            if isinstance(w := p.workload, Experiment):
-                _, given = dataclasses.replace(w, preset="").resolve({})  # without the preset's values
+        for name, p in self.plans.items():
+            if isinstance(w := p.workload, Experiment):  # without the preset's values
+                _, given = dataclasses.replace(w, preset="", pinned=_for_all(name, p)).resolve({})
                 scenario = dataclasses.asdict(given)
                 return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": w.preset}
         return {}
@@ -146,16 +150,17 @@ class ComparisonPlan:
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
         p = self.first
-        every = ",".join(q.options.algo for q in self.compared.values())
+        every = ",".join(_typed(n, q) for n, q in self.compared.items())
         algos = self.options.algos if self.options.algos == "all" else every
         fields = {n: value for q in self.plans.values() for n, value in q.options.fields.items()}
-        borrow = self.plans[self.lender].options.algo if self.lender else "none"
-        typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set, borrow=borrow)
+        borrow = _typed(self.lender, self.plans[self.lender]) if self.lender else "none"
+        fixed = {n: value for n, value in p.options.set.items() if n in self.options.set}
+        typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=fixed, borrow=borrow)
         borrowing = {"lender": self.lender, "borrowers": self.borrowers} if self.lender else {}
         return {
             "options": typed.to_record(),
             "algorithms": list(self.plans),
-            "pinned": p.workload.pinned,
+            "pinned": self.pinned,
             "defaults_of": {plain_name(n): q.workload.configuration({}) for n, q in self.plans.items()},
             "seed": p.workload.seed,
             "rounds": max(q.workload.rounds for q in self.plans.values()),
@@ -185,6 +190,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     """
     _require_comparable(options)
     names = _algorithms(options)
+    _require_apart(options, names)
     folder = folder or new_folder(options)
     searches = {algo: _search(options, typed, folder) for algo, typed in names.items()}
     _require_taken(options, searches)
@@ -210,7 +216,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     plans = _with_common_grace(plans)
     with terminal.silent():  # the first ones have said what there is to say
         numbered = [
-            {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
+            {n: _repeated_plan(p, _search(options, _typed(n, p), folder, k)) for n, p in plans.items()}
             for k in range(1, options.searches)
         ]
         tested = tuple(b for b in baselines if b in plans)
@@ -300,7 +306,7 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
 
 
 def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
-    alone = all(map(is_program, names.values())) and options.baselines == BASELINES
+    alone = all(is_program(variant(one)[0]) for one in names.values()) and options.baselines == BASELINES
     if options.baselines == "none" or alone:  # built-in baselines would train on other data than programs
         return {}
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
@@ -310,7 +316,7 @@ def _lender(options: ComparisonOptions, names: Mapping[str, object]) -> str:
     """The algorithm whose tuned values the others borrow; "" for none, UserError if it does not take part."""
     if options.borrow is None or options.borrow == "none":
         return LENDER if options.borrow is None and LENDER in names else ""
-    if (lender := canonical(options.borrow)) not in names:
+    if (lender := compared(options.borrow)) not in names:
         raise unknown("algorithm of --borrow in this comparison", lender, names)
     return lender
 
@@ -330,15 +336,36 @@ def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | N
 
 def _named(text: str, flag: str) -> dict[str, str]:
     typed = user_files.split(text)
-    names = {canonical(one): one for one in typed}
+    names = {compared(one): one for one in typed}
     if len(set(map(plain_name, names))) < len(typed):
         raise UserError(f"{flag} names each algorithm once, but got {text}")
     return names
 
 
+def _typed(name: str, p: SearchPlan) -> str:
+    """What is typed for an algorithm of this name: a file by its path, and a variant with its values."""
+    algorithm, values = variant(name)
+    return p.options.algo + name.removeprefix(algorithm) * bool(values)
+
+
+def _for_all(name: str, p: SearchPlan) -> dict[str, Any]:
+    """The hyperparameters that --set fixes, without those of a variant."""
+    return {n: value for n, value in p.workload.pinned.items() if n not in variant(name)[1]}
+
+
+def _require_apart(options: ComparisonOptions, names: Mapping[str, str]) -> None:
+    """UserError if a variant has a value that all have."""
+    for name in names:
+        if both := {*options.set, *options.fields} & {*variant(name)[1]}:
+            raise UserError(
+                f"a variant's values are its own, but {both.pop()} is given for all and in {name}; leave one out"
+            )
+
+
 def new_folder(options: ComparisonOptions) -> Path:
     """The folder that is made; UserError if there is one already, or it cannot be made."""
-    storage, alone = Path(options.storage_path), all(map(is_program, user_files.split(options.algos)))
+    storage = Path(options.storage_path)
+    alone = all(is_program(variant(one)[0]) for one in user_files.split(options.algos))
     place = "programs" if alone else plain_name(options.scenario)
     name = options.name or f"compare-{place}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     plan.require_folder(storage, name, options.name)
@@ -351,10 +378,10 @@ def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 
     The rest, and the fields of the scenario, are for the built-in algorithms.
     """
     search = options.of_search(typed, folder, number, called)
-    if not is_program(typed):
+    if not is_program(search.algo):
         return search
     own = dataclasses.replace(search, set={}, vary=()).workload().hyperparameters()
-    fixed = {n: value for n, value in search.set.items() if n in own}
+    fixed = {n: value for n, value in search.set.items() if n in own or n not in options.set}  # a variant's are its own
     return dataclasses.replace(search, set=fixed, vary=tuple(t for t in search.vary if spaces.named(t) in own))
 
 
@@ -391,7 +418,7 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
     name = f"{plainest}{AGAIN}"
 
     def twice(k: int, of: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
-        search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
+        search = _search(c.options, _typed(plainest, of[plainest]), c.folder, k, name)
         return {**of, name: _repeated_plan(of[plainest], search, OTHER_DRAWS)}
 
     searches = tuple(twice(k, of) for k, of in enumerate(c.searches))
@@ -411,7 +438,7 @@ def _also(p: SearchPlan, every: Iterable[SearchPlan]) -> list[str]:
 
 def _not_searched(p: SearchPlan) -> set[str]:
     """Hyperparameters that every algorithm has, and that have an effect here."""
-    return {*p.workload.traits.common} - {*p.space.domains} - {*p.workload.idle({})}
+    return {*p.workload.traits.common} - {*p.space.domains, *p.workload.pinned} - {*p.workload.idle({})}
 
 
 def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:

@@ -125,9 +125,9 @@ def options(cls: type) -> Iterator[Field[Any]]:
     return (f for f in fields(cls) if "help" in f.metadata)
 
 
-def pair(text: str) -> tuple[str, str]:
+def pair(text: str, where: str = "--set") -> tuple[str, str]:
     """NAME=VALUE as a name and a value; UserError otherwise."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise UserError(f"--set needs NAME=VALUE, but got {shown(text)}; for instance --set lr=0.05")
+        raise UserError(f"{where} needs NAME=VALUE, but got {shown(text)}; for instance --set lr=0.05")
     return name, value
