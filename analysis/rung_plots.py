@@ -27,7 +27,7 @@ def rung_survival(
 ) -> go.Figure:
     """How many trials reached each rung and what became of them, and below it their accuracies there.
 
-    rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
+    rungs: as in run.json, in the unit of the search's budget: rounds, mb, seconds or sim_seconds.
 
     >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")

@@ -229,7 +229,7 @@ def command(*words: object) -> str:
 
 
 def unit_of(record: Mapping[str, Any]) -> str:
-    """The unit of a search's budget: rounds, mb or seconds."""
+    """The unit of a search's budget: rounds, mb, seconds or sim_seconds."""
     return str((record.get("budget") or {}).get("unit", "rounds"))
 
 
