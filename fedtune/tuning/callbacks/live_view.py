@@ -112,7 +112,7 @@ class LiveView(Callback):
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:
         if result.get("diverged"):  # no round was trained: the last round's figures stay
-            self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN)}
+            self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN, "reason")}
             return
         self.last[trial], self.configs[trial] = result, dict(config)
 
