@@ -6,6 +6,8 @@ The chosen configuration depends on every trial, so its own ε understates what 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -21,6 +23,12 @@ from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space import Config
 
 BUT_SCORES = "without the validation scores, which were not private"
+TRAINED = "trained"  # the column with a trial's rounds where some were copied, or trained again after a copy: of PBT
+
+
+def rounds_in(reported: Sequence[Mapping[str, Any]]) -> int:
+    """How many rounds a trial trained, by what it reported."""
+    return sum("round" in row for row in reported)
 
 
 def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, checked: int) -> list[str]:
@@ -66,7 +74,7 @@ def trained(p: SearchPlan, workload: Experiment, trials: pd.DataFrame) -> tuple[
         if str(row["reason"]).startswith(UNTRAINED):
             continue
         # what diverged or failed has lost its last round, which counts all the same
-        length = int(row["rounds"]) + (row["status"] in ("diverged", "failed"))
+        length = int(row.get(TRAINED, row["rounds"])) + (row["status"] in ("diverged", "failed"))
         runs = p.seeds + max(more.get(name, 0) for name in (row["trial"], row.get("continues")))
         private, rounds = Privacy.of(workload.resolve(fresh_seeds.values(p, row))[1]), rounds + runs * length
         if private and not releases_nothing(workload):

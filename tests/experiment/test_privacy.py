@@ -180,6 +180,9 @@ def test_the_end_of_a_search_says_what_it_cost(tmp_path) -> None:
     assert all(line.startswith("without the validation scores, which were not private: ") for line in lines[1:])
     assert "ε = 10.43, composed by RDP over 1920 rounds" in lines[1] and "10 runs on fresh seeds" in lines[1]
     assert lines[2].endswith("the choice has no ε of its own, which takes --trials-drawn")
+    copied = [{"round": 1}, {"round": 2}, {"round": 2}, {"diverged": True}]  # PBT: trained again after a copy
+    pbt = trials[:1].assign(**{ledger.TRAINED: ledger.rounds_in(copied)})
+    assert ledger.trained(p, p.workload, pbt)[1] == 3
     p.files.write("running", choose_seeds=3, choice=[{"trial": t, "own": 0.5, "reason": ""} for t in ("t0", "t1")])
     assert ledger.trained(p, p.workload, trials)[1] == 1920 + 2 * 2 * 60
     # a search that extends one that extends it, where t1 goes on under another name and nobody chose anew
