@@ -103,6 +103,8 @@ def test_few_clients_are_told_in_a_line() -> None:
     adapting = WITH_NOISE.override(clip_quantile=0.5)
     wanders, _ = notes("mean", adapting)
     assert "will wander: with 10 clients a round the share of updates within it is known to ± 0.5; a fixed" in wanders
+    by_rate = [Experiment(algorithm="fedavg", scenario=s).idle({}).get("clip_rate") for s in (WITH_NOISE, adapting)]
+    assert by_rate == ["clip_quantile is 0, so the bound is fixed", None]
     assert not notes("mean", adapting.override(population=10**6, cohort=1000))
 
 
