@@ -14,6 +14,7 @@ from fedtune.runs.tables import CONFIG
 
 KEYS = ("run", "algorithm", "configuration", "trial", "seed")  # columns that tell runs of a configuration apart
 UNITS = {"rounds": ("rounds trained", "round"), "mb": ("communication [MB]", "MB"), "seconds": ("time [s]", "s")}
+UNITS |= {"sim_seconds": ("device time [s]", "device seconds")}
 
 
 def in_words(column: str) -> str:
@@ -92,6 +93,7 @@ def with_cost(rounds: pd.DataFrame, against: str, metric: str = "val_acc") -> pd
         return rounds.iloc[:0]
     rounds = rounds.reset_index(drop=True)
     seconds = rounds["seconds"] + rounds["eval_seconds"]
-    so_far = {"rounds": rounds["round"], "mb": rounds["comm_mb"], "seconds": seconds.groupby(run_of(rounds)).cumsum()}
-    scored = rounds.assign(_cost=so_far[against]).dropna(subset=[metric])
+    columns = {"rounds": "round", "mb": "comm_mb"}
+    so_far = seconds.groupby(run_of(rounds)).cumsum() if against == "seconds" else rounds[columns.get(against, against)]
+    scored = rounds.assign(_cost=so_far).dropna(subset=[metric])
     return scored.assign(_cost=scored["_cost"].groupby(run_of(scored)).diff().fillna(scored["_cost"]))

@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 from fedtune.analysis.plot_tools import UNITS, form, in_words, run_of, ticks, with_cost
 from fedtune.analysis.theme import COLOURS, GREY, finish, nothing
 from fedtune.core.terminal import several
+from fedtune.runs.trial_states import UNTRAINED
 
 FATES = {
     "went on": COLOURS[0],
@@ -18,6 +19,7 @@ FATES = {
     "stopped": COLOURS[4],
     "diverged": COLOURS[1],
     "failed": COLOURS[6],
+    UNTRAINED: COLOURS[3],
     "still open": GREY,
 }
 
@@ -27,7 +29,7 @@ def rung_survival(
 ) -> go.Figure:
     """How many trials reached each rung and what became of them, and below it their accuracies there.
 
-    rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
+    rungs: as in run.json, in the unit of the search's budget: rounds, mb, seconds or sim_seconds.
 
     >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")
@@ -54,7 +56,7 @@ def rung_survival(
     for stage, after in zip(stages, [*stages[1:], None], strict=True):
         statuses = status[at_stage[stage]]
         on = at_stage[after][statuses.index] if after else pd.Series(False, index=statuses.index)
-        how_ended = statuses.where(statuses.isin(["finished", "stopped", "diverged", "failed"]), "still open")
+        how_ended = statuses.where(statuses.isin(FATES), "still open")
         fate[stage] = how_ended.mask(on, "went on")
     for how, colour in FATES.items():
         counts = [int((fate[s] == how).sum()) for s in stages]

@@ -23,6 +23,7 @@ from fedtune.reporting import advice, figures, findings, sections
 from fedtune.reporting.findings import Findings
 from fedtune.runs.provenance import of_workload
 from fedtune.runs.tables import BORROWED, DEFAULT
+from fedtune.runs.trial_states import UNTRAINED
 from fedtune.studies.comparison import budgets, tables
 from fedtune.studies.comparison.level_results import LevelResults
 from fedtune.studies.comparison.results import Results
@@ -52,6 +53,7 @@ def search(
     trials["status"] = pd.Categorical(ends, frames.STATUSES)
     trials = trials.assign(last_val_acc=scores, last_test_acc=0.93, last_comm_mb=4.0, comm_mb=4.0, reason="")
     trials.loc[trials["status"] == "diverged", "reason"] = "the loss is not finite in round 2"
+    trials.loc[trials["status"] == UNTRAINED, "reason"] = f"{UNTRAINED}: epsilon would be 9 at its end"
     trials = trials.assign(**{f"config/{n}": v for n, v in config.items()})
     told = [("best", i, v) for i, v in enumerate(best, 1)] + [("default", i, v) for i, v in enumerate(default, 1)]
     rows = [
@@ -109,6 +111,7 @@ SEARCHES = (
     search(state="interrupted", reason="SIGTERM"),
     search(state="failed", reason="the disk is full"),
     search(state="nothing found", scores=(LOST, LOST), ends=("diverged", "diverged")),
+    search(state="nothing found", scores=(LOST, LOST), ends=(UNTRAINED,) * 2),
     search((0.12, LOST, 0.1), (0.1, 0.12, LOST), scores=(0.12, 0.1), ends=("finished", "diverged")),
     search((0.12, 0.1), (0.1, 0.12), scores=(0.12, 0.1)),
     search(scores=(), state="running"),

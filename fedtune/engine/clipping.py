@@ -34,7 +34,8 @@ class Clipping:
 
     def apply(self, update: Update, ctx: Context) -> Sent:
         """As in the module; with no client there is one update of zeros, which gets the noise."""
-        p, m, bound = self.p, len(ctx.ids), float(ctx.extra.get(BOUND, self.p.clip))
+        p, m = self.p, len(ctx.ids)
+        bound = float(ctx.extra.get(BOUND, p.clip)) if p.quantile else p.clip  # another trial's state may have one
         norms = torch.stack([u.double().flatten(1).square().sum(1) for u in update.values()]).sum(0).sqrt()
         changed, scale = norms > bound, m / p.expected
         noise = randomness.stream(ctx.s.task.seed, "clip noise", ctx.t, *ctx.s.draws)

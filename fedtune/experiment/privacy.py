@@ -9,6 +9,7 @@ from fedtune.core.errors import UserError
 from fedtune.experiment.scenario import Scenario
 
 ENOUGH = 1000  # clients, of which the noise in a mean is small
+VAGUE = 0.1  # deviation of the share of updates within the bound, above which a bound that follows it wanders
 START = 0.1  # the first bound, where it adapts and none is given (Andrew et al. 2021)
 
 
@@ -69,13 +70,19 @@ def spent(releases: str, scenario: Scenario, rounds: int) -> dict[str, float]:
 
 
 def notes(releases: str, scenario: Scenario) -> list[str]:
-    """What to know of privacy with few clients: a line, or none."""
+    """What to know of privacy with few clients, a line each."""
     s, private = scenario, None if releases == "nothing" else Privacy.of(scenario)
-    if private is None or s.population or s.clients >= ENOUGH:
+    if private is None:
         return []
+    share, lines = private.count_noise / private.cohort, list[str]()
+    if share > VAGUE:
+        known = f"with {private.cohort:g} clients a round the share of updates within it is known to ± {share:.2g}"
+        lines.append(f"the adapting bound will wander: {known}; a fixed one does not: --set update_clip=1 alone")
+    if s.population or s.clients >= ENOUGH:
+        return lines
     deviation = f" ({private.update_noise / private.cohort:.2g} of the bound at update_noise {private.noise:g})"
     few = f"{s.clients} clients are few for privacy: the noise is large in every number of the mean"
-    return [f"{few}{deviation * (private.noise > 0)}; for thousands, as if, see --population and --cohort"]
+    return [*lines, f"{few}{deviation * (private.noise > 0)}; for thousands, as if, see --population and --cohort"]
 
 
 def beside_count(noise: float, of_count: float) -> float:

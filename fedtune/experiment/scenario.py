@@ -415,6 +415,8 @@ class Scenario:
             reasons["momentum"] = "--optimizer is adam"
         if self.local_steps:
             reasons["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
+        if not (self.privacy == "none" or self.clip_quantile):
+            reasons["clip_rate"] = "clip_quantile is 0, so the bound is fixed"
         of_part = {True: f"--privacy is {self.privacy}", False: f"--compress is {self.compress}"}
         return reasons | {name: of_part[name in OF_PRIVACY] for name in sorted(self.off - {"compress"})}
 

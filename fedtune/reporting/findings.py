@@ -25,7 +25,7 @@ from fedtune.reporting.templates import TextTable, code
 from fedtune.runs import reading, tables
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import AGAIN, OVER, RunFiles, goes_on, search_of
-from fedtune.runs.trial_states import counts_in_words
+from fedtune.runs.trial_states import UNTRAINED, counts_in_words
 from fedtune.tuning import schedulers, searchers, verdict
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.options.search import SearchOptions
@@ -229,7 +229,7 @@ def command(*words: object) -> str:
 
 
 def unit_of(record: Mapping[str, Any]) -> str:
-    """The unit of a search's budget: rounds, mb or seconds."""
+    """The unit of a search's budget: rounds, mb, seconds or sim_seconds."""
     return str((record.get("budget") or {}).get("unit", "rounds"))
 
 
@@ -295,11 +295,12 @@ def _of_check(f: Findings) -> list[str]:
 
 def _of_trials(f: Findings) -> list[str]:
     warnings, status = [], f.trials["status"].astype(str)
-    for how in ("diverged", "failed"):
+    for how in ("diverged", "failed", UNTRAINED):
         if bad := int((status == how).sum()):
             reasons = f.trials.loc[(status == how) & (f.trials["reason"] != ""), "reason"]
-            first = f" (the first: {reasons.iloc[0].strip().splitlines()[-1]})" if len(reasons) else ""
-            warnings.append(f"{bad} of {several(len(status), 'trial')} {how}{first}.")
+            why = "".join(reasons[:1]).strip().removeprefix(f"{UNTRAINED}: ")
+            first = f" (the first: {why.splitlines()[-1]})" if why else ""
+            warnings.append(f"{bad} of {several(len(status), 'trial')} {'were ' * (how == UNTRAINED)}{how}{first}.")
     if f.best is not None and str(f.best["status"]) != "finished":
         warnings.append(f"No trial finished: the best is the {f.best['status']} one that trained longest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):

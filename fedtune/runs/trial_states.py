@@ -13,21 +13,21 @@ from fedtune.runs.files import OVER
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error, which tables call failed
 FAILED = "failed: "  # begins the reason of a run on a fresh seed that did not diverge, but failed
-UNTRAINED = "not trained"  # begins the reason of a trial that was known to break a constraint
+UNTRAINED = "not trained"  # the state of a trial that was known to break a constraint; begins its reason, too
 TRACEBACK = "stack"  # the entry with that error's traceback
 SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
-ENDED = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
+ENDED = ("finished", "stopped", "diverged", "failed", UNTRAINED)  # states of trials that have ended
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for those that have not
 OPEN = "open"  # the state of those in a search that broke off
 STATUSES = [*ENDED, *ALIVE.values(), OPEN, "not started"]  # in the order in which they are counted
 
 
 def status(result: dict[str, Any]) -> str:
-    """How a trial ended without an error in Ray: finished, failed, diverged, or stopped by scheduler or clock."""
+    """How a trial ended without an error in Ray: as ENDED has it; stopped is by scheduler or clock."""
     if result.get(BROKEN):
         return "failed"
     if result.get("diverged"):
-        return "diverged"
+        return UNTRAINED if str(result.get("reason")).startswith(UNTRAINED) else "diverged"
     return "finished" if result.get("complete") else "stopped"
 
 

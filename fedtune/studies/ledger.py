@@ -6,6 +6,8 @@ The chosen configuration depends on every trial, so its own ε understates what 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -14,13 +16,19 @@ from fedtune.core.terminal import several
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy
 from fedtune.experiment.refusals import releases
-from fedtune.runs.files import RunFiles, write_json
+from fedtune.runs.files import lineage, write_json
 from fedtune.runs.trial_states import UNTRAINED
 from fedtune.studies import fresh_seeds
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space import Config
 
 BUT_SCORES = "without the validation scores, which were not private"
+TRAINED = "trained"  # the column with a trial's rounds where some were copied, or trained again after a copy: of PBT
+
+
+def rounds_in(reported: Sequence[Mapping[str, Any]]) -> int:
+    """How many rounds a trial trained, by what it reported."""
+    return sum("round" in row for row in reported)
 
 
 def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, checked: int) -> list[str]:
@@ -58,14 +66,16 @@ def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, 
 def trained(p: SearchPlan, workload: Experiment, trials: pd.DataFrame) -> tuple[Ledger, int]:
     """All rounds that were trained on the search's clients, and how many they are: of trials and of their choice."""
     ledger, rounds = Ledger(), 0
-    records = [p.files.record, *([RunFiles(p.extended).record] if p.extended else [])]
-    chosen_from = {row["trial"] for record in records for row in record.get("choice") or []}
+    more: dict[str, int] = {}  # how many further seeds a trial was trained on, here or in an earlier search
+    for record in (run.record for run in lineage(p.files)):
+        for row in record.get("choice") or []:
+            more[row["trial"]] = max(more.get(row["trial"], 0), record["choose_seeds"] - 1)
     for row in trials.to_dict("records"):
         if str(row["reason"]).startswith(UNTRAINED):
             continue
         # what diverged or failed has lost its last round, which counts all the same
-        length = int(row["rounds"]) + (row["status"] in ("diverged", "failed"))
-        runs = p.seeds + (row["trial"] in chosen_from) * len(p.choosing)
+        length = int(row.get(TRAINED, row["rounds"])) + (row["status"] in ("diverged", "failed"))
+        runs = p.seeds + max(more.get(name, 0) for name in (row["trial"], row.get("continues")))
         private, rounds = Privacy.of(workload.resolve(fresh_seeds.values(p, row))[1]), rounds + runs * length
         if private and not releases_nothing(workload):
             ledger[private.sample_rate, private.noise] += runs * length

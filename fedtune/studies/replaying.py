@@ -50,6 +50,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
             "repeat the first search"
         )
     whole: dict[str, Any] = {"budget_unit": "rounds", "budget": None, "grace": None, "time_budget": None}
+    whole |= {"subject_to": "", "trials_drawn": None}  # what decided there which trials there are, and how long
     options = dataclasses.replace(options, objective=options.objective.split(",")[0], **whole)
     planned = plan.make(options, after=plan.EarlierSearch(path, tuple(tried), replayed=True))
     if not planned.workload.traits.repeatable:

@@ -18,7 +18,7 @@ from fedtune.runs import disk, provenance, reading, tables, trial_states, user_c
 from fedtune.runs.files import RunFiles, goes_on
 from fedtune.runs.trial_states import BROKEN, TRACEBACK
 from fedtune.studies import choosing, final_check, ledger
-from fedtune.tuning import driver, messages, saved_state, verdict
+from fedtune.tuning import driver, messages, saved_state, schedulers, verdict
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import SearchPlan, StartedSearch
@@ -168,6 +168,8 @@ def _search(
         what = f"interrupted; {_goes_on(run)}" if interrupted else "time budget reached"
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
     best = tables.best_trial(trials, p.budget.unit, p.goal)
+    if schedulers.moves_hyperparameters(p.scheduler):
+        trials = trials.assign(**{ledger.TRAINED: [ledger.rounds_in(reported.get(t, [])) for t in trials["trial"]]})
     found = Found(trials, best, _broken(reported), interrupted, began)
     run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts)
     return found

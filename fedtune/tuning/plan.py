@@ -30,7 +30,7 @@ from fedtune.tuning import space as spaces
 from fedtune.tuning.options.search import TENSORBOARD, SearchOptions
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.space import Config, Space
-from fedtune.tuning.space_types import distinct, values
+from fedtune.tuning.space_types import distinct, met, values
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
@@ -136,9 +136,11 @@ class SearchPlan:
         return self.workload.as_recorded(record)
 
     def default(self, given: Config | None = None) -> Config:
-        """The default values of what is searched, but for those that are given."""
-        names = {*self.space.names, *(given or ())}
-        return {n: v for n, v in self.workload.default(given).items() if n in names}
+        """The default values of what is searched, but for those given; as trials, without parts that are off."""
+        names, conditions = {*self.space.names, *(given or ())}, self.space.conditions
+        config = {n: v for n, v in self.workload.default(given).items() if n in names}
+        acts = self.workload.configuration({n: v for n, v in config.items() if met(conditions.get(n, {}), config)})
+        return {n: v for n, v in config.items() if n in acts}
 
     @property
     def selecting(self) -> list[int]:

@@ -365,6 +365,8 @@ def test_rungs_say_who_came_and_what_became_of_them() -> None:
     at = {(x, y) for t in figure.data if t.type == "box" for x, y in zip(t.x, t.y, strict=True)}
     assert at == {("2 rounds", v[1]) for v in PLAYED.values()} | {("4 rounds", 0.7), ("4 rounds", 0.8)}
     assert plots.rung_survival(TRIALS, ROUNDS, [5], "mb").data[0].x == ("begun", "5 MB", "the end")
+    timed = plots.rung_survival(TRIALS, ROUNDS.assign(sim_seconds=ROUNDS["comm_mb"]), [5], "sim_seconds")
+    assert timed.data[0].x == ("begun", "5 device seconds", "the end")
     assert plots.rung_survival(TRIALS, ROUNDS, [1, 2]).data[0].x == ("begun", "1 round", "2 rounds", "the end")
 
 

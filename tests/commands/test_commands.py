@@ -71,11 +71,33 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
 
 
 def test_shares_are_percent_and_a_metric_of_your_own_is_as_it_is(capsys):
-    last = {"round": 2, "comm_mb": 0.5, "test_acc_etf": 0.875, "val_accuracy": 87.5, "test_account": 0.25}
+    last = {
+        "round": 2,
+        "comm_mb": 0.5,
+        "sim_seconds": 12.5,
+        "test_acc_etf": 0.875,
+        "val_accuracy": 87.5,
+        "test_account": 0.25,
+    }
     single_run._conclude(last | dict.fromkeys(("val_acc", "test_acc", "test_acc_std", "test_acc_worst10"), 0.5), 1.0)
-    _, own, heads = capsys.readouterr().out.splitlines()
+    first, own, heads = capsys.readouterr().out.splitlines()
+    assert first.endswith("0.50 MB sent and received, 12.5 device seconds")
     assert own == "metrics of your own: val_accuracy 87.5000, test_account 0.2500"
     assert heads == "test accuracy by head: etf 87.50 %"
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        ({"sent_share": 0.5}, ["note: sent_share acts only with --compress topk or randk"]),
+        ({"sent_bits": 2, "compress": "sign"}, ["note: sent_bits acts only with --compress qsgd"]),
+        ({"clip_rate": 0.1}, ["note: clip_rate acts only with --privacy client"]),
+        ({"sent_bits": 2, "compress": "qsgd"}, []),
+    ],
+)
+def test_a_note_says_which_options_do_nothing(pinned, said):
+    lines = Experiment(algorithm="fedavg", scenario=Scenario(), pinned=pinned).describe()
+    assert [line for line in lines if "acts only" in line] == said
 
 
 def test_a_run_that_diverges_ends_with_one_line_and_status_1(capsys):

@@ -173,6 +173,11 @@ def test_the_bounds_own_noise_has_its_deviation() -> None:
     assert abs(logs.std().item() / 0.3 - 1) < 0.06 and abs(logs.mean().item()) < 0.03
 
 
+def test_a_fixed_bound_is_its_own_in_a_state_that_pbt_copied_from_a_trial_whose_bound_adapts() -> None:
+    _, ctx = clipped(PLAIN._replace(clip=2.0), {"a": torch.ones(2, 1)}, kept={BOUND: torch.tensor(9.0)})
+    assert ctx.row["update_clip"] == 2.0
+
+
 # -------------------------------------------------------------------------------------------------------------- runs
 
 

@@ -1,17 +1,28 @@
 """Device seconds: by hand and in closed form; clients that are lost, late or too many; choosing by losses."""
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.helpers import CLOCK, DIGITS, EARLY, client_draws, play, random_federation, record_uploads, simulate
+from support.helpers import (
+    CLOCK,
+    DIGITS,
+    EARLY,
+    client_draws,
+    play,
+    random_federation,
+    record_uploads,
+    resumed,
+    simulate,
+)
 from support.numbers import assert_close_rows, assert_same_numbers, copied, numbers
 
 from fedtune.core.trees import Ragged, bytes_of_each, size, take
 from fedtune.data import devices
-from fedtune.engine import evaluation
+from fedtune.engine import evaluation, polling
 from fedtune.engine.clock import Clock
 from fedtune.engine.cohort import participants
 from fedtune.engine.simulation import Seeds
@@ -322,17 +333,22 @@ HARD = {
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedproto"])
 def test_a_resumed_run_goes_on_with_its_clock(name: str, executor: str, tmp_path: Path) -> None:
-    rows = [9, 5, 7, 6, 4, 8]
-    whole = timed(name, rows, executor=executor, selection="power-of-choice", **HARD)
-    expected = play(whole, 4)
-    first = timed(name, rows, executor=executor, selection="power-of-choice", **HARD)
-    play(first, 2)
-    first.save(tmp_path)
-    second = timed(name, rows, executor=executor, selection="power-of-choice", **HARD)
-    second.load(tmp_path)
-    assert play(second, 2) == expected[2:]
-    assert_same_numbers(numbers(second.state), numbers(whole.state))
+    rows, choose = [9, 5, 7, 6, 4, 8], HARD | {"selection": "power-of-choice"}
+    expected, *_ = resumed(lambda: timed(name, rows, executor=executor, **choose), 2, tmp_path)
     assert any(r["lost"] or r["late"] or r["surplus"] for r in expected)
+
+
+def test_what_a_poll_takes_counts_as_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = polling.asked
+
+    def slow(*of: Any) -> Any:
+        time.sleep(0.3)
+        return asked(*of)
+
+    sim = timed(selection="power-of-choice", participation=0.34)
+    sim.step()  # the first one takes longer
+    monkeypatch.setattr(polling, "asked", slow)
+    assert sim.step()["eval_seconds"] > 0.3
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedproto"])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.helpers import CLOCK, DIGITS, EARLY, play, random_federation, record_uploads, simulate
-from support.numbers import assert_close_rows, assert_same_numbers, copied, numbers
+from support.helpers import CLOCK, DIGITS, EARLY, play, random_federation, record_uploads, resumed, simulate
+from support.numbers import assert_close_rows, assert_same_numbers, copied
 
 from fedtune.engine import codecs
 from fedtune.engine.clipping import Clipping
@@ -49,13 +49,7 @@ CHOSEN = itertools.cycle(["uniform", "power-of-choice", "oort"])
 @pytest.mark.parametrize(("name", "selection"), list(zip(SEVERAL, CHOSEN, strict=False)))
 def test_a_run_saved_between_rounds_goes_on_as_if_undisturbed(name: str, selection: str, tmp_path: Path) -> None:
     codec = {"uniform": "topk", "power-of-choice": "qsgd", "oort": "randk"}[selection]
-    whole, first, second = (run(name, codec, selection=selection) for _ in range(3))
-    rows = play(whole, 4)
-    play(first, 2)
-    first.save(tmp_path)
-    second.load(tmp_path)
-    assert play(second, 2) == rows[2:]
-    assert_same_numbers(numbers(second.state), numbers(whole.state))
+    _, whole, second = resumed(lambda: run(name, codec, selection=selection), 2, tmp_path)
     for a, b in zip(second.state.groups, whole.state.groups, strict=True):
         assert_same_numbers(a.wire, b.wire)
 

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.helpers import CLOCK, DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
-from support.numbers import assert_close_rows, assert_same_numbers, numbers
+from support.helpers import (
+    CLOCK,
+    DIGITS,
+    client_net,
+    own_rows,
+    play,
+    random_federation,
+    record_uploads,
+    resumed,
+    simulate,
+)
+from support.numbers import assert_close_rows, assert_same_numbers
 
 from fedtune.data import devices
 from fedtune.engine import oort
@@ -140,13 +150,7 @@ def test_the_fastest_begin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedproto", "fedfomo"])
 def test_a_resumed_run_and_a_stack_of_seeds_choose_the_same(name: str, tmp_path: Path) -> None:
-    whole, first, second = (run(name, **HARD) for _ in range(3))
-    expected = play(whole, 6)
-    play(first, 3)
-    first.save(tmp_path)
-    second.load(tmp_path)
-    assert play(second, 3) == expected[3:]
-    assert_same_numbers(numbers(second.state), numbers(whole.state))
+    _, whole, second = resumed(lambda: run(name, **HARD), 3, tmp_path)
     assert_same_numbers(second.state.extra["arms"], whole.state.extra["arms"])
     scenario, seeds = DIGITS.override(**HARD), (0, 1)
     data = {seed: random_federation(ROWS, seed=seed) for seed in seeds}

@@ -17,6 +17,7 @@ from fedtune.engine.simulation import Simulation, train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy, beside_count, notes, spent
+from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import UNTRAINED
 from fedtune.studies import ledger
 from fedtune.tuning import plan, space_facts
@@ -99,6 +100,12 @@ def test_few_clients_are_told_in_a_line() -> None:
     assert line.startswith("100 clients are few for privacy: ") and "(0.1 of the bound at update_noise 1)" in line
     assert not notes("nothing", WITH_NOISE) and not notes("mean", DIGITS)
     assert not notes("mean", WITH_NOISE.override(population=10**6, cohort=1000))
+    adapting = WITH_NOISE.override(clip_quantile=0.5)
+    wanders, _ = notes("mean", adapting)
+    assert "will wander: with 10 clients a round the share of updates within it is known to ± 0.5; a fixed" in wanders
+    by_rate = [Experiment(algorithm="fedavg", scenario=s).idle({}).get("clip_rate") for s in (WITH_NOISE, adapting)]
+    assert by_rate == ["clip_quantile is 0, so the bound is fixed", None]
+    assert not notes("mean", adapting.override(population=10**6, cohort=1000))
 
 
 OF_SEARCH = "--algo fedavg --scenario digits-w4 --clients 10 --participation 0.1 --rounds 60 "
@@ -175,10 +182,20 @@ def test_the_end_of_a_search_says_what_it_cost(tmp_path) -> None:
     assert all(line.startswith("without the validation scores, which were not private: ") for line in lines[1:])
     assert "ε = 10.43, composed by RDP over 1920 rounds" in lines[1] and "10 runs on fresh seeds" in lines[1]
     assert lines[2].endswith("the choice has no ε of its own, which takes --trials-drawn")
-    p.files.write("running", choice=[{"trial": t, "own": 0.5, "reason": ""} for t in ("t0", "t1")])
-    chosen = SimpleNamespace(**{n: getattr(p, n) for n in ("files", "extended", "seeds", "workload", "space")})
-    chosen.choosing = [1, 2]
-    assert ledger.trained(chosen, p.workload, trials)[1] == 1920 + 2 * 2 * 60
+    copied = [{"round": 1}, {"round": 2}, {"round": 2}, {"diverged": True}]  # PBT: trained again after a copy
+    pbt = trials[:1].assign(**{ledger.TRAINED: ledger.rounds_in(copied)})
+    assert ledger.trained(p, p.workload, pbt)[1] == 3
+    p.files.write("running", choose_seeds=3, choice=[{"trial": t, "own": 0.5, "reason": ""} for t in ("t0", "t1")])
+    assert ledger.trained(p, p.workload, trials)[1] == 1920 + 2 * 2 * 60
+    # a search that extends one that extends it, where t1 goes on under another name and nobody chose anew
+    trials.loc[1, ["trial", "continues"]] = "t1+", "t1"
+    files = p.files
+    for name in ("second", "third"):
+        before, files = files.name, RunFiles(p.folder.with_name(name))
+        files.make()
+        files.write("running", extends=before, choose_seeds=1)
+    later = SimpleNamespace(**{n: getattr(p, n) for n in ("seeds", "workload", "space")}, files=files)
+    assert ledger.trained(later, p.workload, trials)[1] == 1920 + 2 * 2 * 60
 
 
 @pytest.mark.parametrize(

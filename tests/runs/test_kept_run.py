@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from fedtune.commands import replay, status
 from fedtune.runs.folder import StudyFolder
+from fedtune.studies import replaying
 from fedtune.tuning.options.search import SearchOptions
 
 KEPT = Path(__file__).parent / "kept"
@@ -31,6 +33,22 @@ def test_its_status_is_shown(capsys: pytest.CaptureFixture) -> None:
     assert status.main([str(KEPT)]) == 0
     shown = capsys.readouterr().out
     assert "gfpl, tpe and asha: finished" in shown and "3 of 3 trials: 3 finished" in shown
+
+
+def test_a_replay_asks_nothing_of_what_decided_which_trials_there_were(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that was drawn, and a bound on ε that trials kept which a budget of bytes ended early."""
+    record, planned = json.loads((run / "run.json").read_text()), []
+    drawn = {"trials_drawn": "geometric", "searcher": "random", "scheduler": "none", "choose_seeds": 1}
+    bounded = {"subject_to": "epsilon<=0.01", "budget_unit": "mb", "budget": 0.01}
+    private = {"algo": "fedavg", "fields": record["options"]["fields"] | {"privacy": "client"}}
+    record["options"] |= drawn | bounded | private
+    (run / "run.json").write_text(json.dumps(record | {"space": {"lr": "0.001..0.3 log"}, "defaults": {}}))
+    (run / "suggestions.jsonl").write_text(json.dumps({"trial": "412cd28c", "config": {"lr": 0.01}}))
+    monkeypatch.setattr(replaying.search_study, "run_with_ray", lambda p, record: planned.append(p) or 2)
+    assert replay.main([str(run)]) == 2
+    assert planned[0].trials == 1 and not planned[0].goal.constraints
 
 
 @pytest.mark.long  # a search of Ray's

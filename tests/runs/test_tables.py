@@ -119,6 +119,7 @@ def test_open_are_those_that_had_not_ended_by_what_they_reported():
 def test_status_and_short():
     assert status({"complete": True}) == "finished" and status({"complete": False}) == status({}) == "stopped"
     assert status({"diverged": True}) == "diverged"
+    assert status({"diverged": True, "reason": "not trained: epsilon would be 9 at its end"}) == "not trained"
     assert [short(v) for v in (1.23456, 3, True, None, "x")] == ["1.235", "3", "True", "", "x"]
     none = tables.rounds_frame({})
     assert none.empty and tables.trials_frame(Grid([result("e", [])]), none)["status"].tolist() == ["not started"]

@@ -1,7 +1,8 @@
 """What the tests share: tiny federations made by hand, runs in float64, and what their clients draw and hold."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,6 +76,18 @@ def simulate(
 def play(sim: Simulation, rounds: int) -> list[dict[str, Any]]:
     """The rows of the next rounds, without the clock."""
     return [{k: v for k, v in sim.step().items() if k not in CLOCK} for _ in range(rounds)]
+
+
+def resumed(make: Callable[[], Simulation], half: int, folder: Path) -> tuple[list[dict], Simulation, Simulation]:
+    """A run's rows and the run, and the same saved half way and gone on with: of the same rows and numbers."""
+    whole, first, second = (make() for _ in range(3))
+    rows = play(whole, 2 * half)
+    play(first, half)
+    first.save(folder)
+    second.load(folder)
+    assert play(second, half) == rows[half:]
+    assert_same_numbers(numbers(second.state), numbers(whole.state))
+    return rows, whole, second
 
 
 def client_net(sim: Simulation, k: int) -> architectures.Net:

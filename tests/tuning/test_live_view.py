@@ -121,6 +121,14 @@ def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_what_was_known_to_break_a_bound_is_no_divergence(capsys: pytest.CaptureFixture[str]) -> None:
+    view, a = made(), trial("a", "TERMINATED", lr=0.1)
+    with view.window:
+        view.on_trial_result(0, [a], a, {"val_acc": 0.1, "diverged": True, "reason": "not trained: epsilon would be 9"})
+        view.on_trial_complete(0, [a], a)
+    assert "1/6 a not trained as it would break a bound" in capsys.readouterr().err
+
+
 def test_a_notebooks_cell_is_replaced_as_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[str] = []
     handle = SimpleNamespace(update=lambda html: pages.append(html.data))

@@ -16,6 +16,7 @@ from fedtune.experiment import registry, scenarios
 from fedtune.experiment.algorithm import first_round
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.studies import fresh_seeds
 from fedtune.trainables.fedpa import FedPA
 from fedtune.trainables.gfpl import GFPL
 from fedtune.tuning import plan, schedulers, searchers, space, space_facts, space_types
@@ -344,3 +345,13 @@ def test_a_search_that_goes_on_keeps_its_ranges(capsys) -> None:
     assert capsys.readouterr().err == ""  # they are not what somebody asks for now
     assert found.domains["lr"] is now.domains["lr"]
     assert space.as_recorded(now, {}, experiment) == now
+
+
+def test_the_default_of_a_space_of_codecs_is_the_trial_that_tries_it(tmp_path):
+    options = SearchOptions(
+        algo="fedavg", scenario="digits-w4", storage_path=str(tmp_path), vary=("compress", "sent_share")
+    )
+    p = plan.make(options)
+    (first,) = p.points  # which has no share, as compress none sends all
+    assert p.default() == first == fresh_seeds.values(p, {f"config/{n}": v for n, v in first.items()})
+    assert p.default({"compress": "topk"}) == first | {"compress": "topk", "sent_share": 0.1}

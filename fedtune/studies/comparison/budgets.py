@@ -22,6 +22,7 @@ import pandas as pd
 
 from fedtune.core import statistics
 from fedtune.runs import frames, tables
+from fedtune.runs.trial_states import ENDED
 
 if TYPE_CHECKING:  # a reader of these tables needs neither PyTorch nor Ray
     from fedtune.tuning.plan import SearchPlan
@@ -41,7 +42,7 @@ COLUMNS: dict[str, str] = {
 
 def averaged(p: SearchPlan) -> bool:
     """Whether the order of a search's trials is luck, so that the mean over all orders is taken."""
-    ran_out = _begun(p)["status"].isin(["finished", "diverged", "failed"]).all()
+    ran_out = _begun(p)["status"].isin({*ENDED} - {"stopped"}).all()
     return bool(ran_out) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.extended
 
 

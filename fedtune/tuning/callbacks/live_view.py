@@ -16,7 +16,7 @@ from fedtune.core.objectives import WORST
 from fedtune.core.statistics import figure, unit_of
 from fedtune.core.terminal import AnyWidth, LivePicture, several, short, shortened
 from fedtune.runs import overview
-from fedtune.runs.trial_states import BROKEN, ENDED, status
+from fedtune.runs.trial_states import BROKEN, ENDED, UNTRAINED, status
 from fedtune.tuning.plan import SearchPlan
 
 SHOWN = 16  # running trials in a table
@@ -97,7 +97,8 @@ class LiveView(Callback):
 
     def line(self, trial: str) -> str:
         """How a trial ended, for a log."""
-        last, when = self.last[trial], "before its first round ended"
+        last, untrained = self.last[trial], self.ended[trial] == UNTRAINED
+        when = "as it would break a bound" if untrained else "before its first round ended"
         if rounds := last.get("training_iteration", 0):
             value = (
                 ""
@@ -112,7 +113,7 @@ class LiveView(Callback):
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:
         if result.get("diverged"):  # no round was trained: the last round's figures stay
-            self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN)}
+            self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN, "reason")}
             return
         self.last[trial], self.configs[trial] = result, dict(config)
 
