@@ -385,11 +385,6 @@ class Scenario:
         return self.sampling == "poisson" or (self.sampling == "auto" and self.privacy != "none")
 
     @property
-    def drawn_share(self) -> float:
-        """q = m/K, the probability that a client is drawn for a round."""
-        return self.participants / self.clients
-
-    @property
     def timed(self) -> bool:
         """Whether device seconds are counted."""
         return any(getattr(self, f.name) != f.default for f in fields(self) if f.name in OF_DEVICES)
