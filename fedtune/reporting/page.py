@@ -27,17 +27,15 @@ from fedtune.runs.files import levels_of
 
 def write(runs: Sequence[Path], file: Path) -> None:
     """Write one page on these runs; UserError for one that cannot be read."""
-    for level in (of.path for run in runs for of in levels_of(run)):
-        write([level], output.place([level]))
-    text = html([sections.read(run, f"run{i}", logs=_links(run, file.parent)) for i, run in enumerate(runs, 1)])
+    parts = []
+    for i, run in enumerate(runs, 1):
+        for level in levels_of(run):
+            write([level.path], output.place([level.path]))
+        links = {of.name: os.path.relpath(of.path / "report.html", file.parent) for of in levels_of(run)}
+        parts.append(sections.read(run, f"run{i}", logs=links))
     part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    part.write_text(html(parts), encoding="utf-8")
     part.replace(file)
-
-
-def _links(run: Path, start: Path) -> dict[str, str]:
-    """Where the reports of a budget study's comparisons are, by level."""
-    return {of.name: os.path.relpath(of.path / "report.html", start) for of in levels_of(run)}
 
 
 def html(parts: Sequence[SearchSection | Comparison]) -> str:
