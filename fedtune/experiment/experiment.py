@@ -22,7 +22,7 @@ from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import CODECS_OF, OF_PRIVACY, Scenario
-from fedtune.experiment.structure import NetStructure
+from fedtune.experiment.terms import NetStructure
 from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
