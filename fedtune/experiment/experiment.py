@@ -122,9 +122,10 @@ class Experiment(Workload):
 
     def known(self, config: dict[str, Any]) -> dict[str, float]:
         """ε of a whole run with privacy."""
-        return privacy.spent(*self._released(config), self.scenario.rounds)
+        return privacy.spent(*self.released(config), self.scenario.rounds)
 
-    def _released(self, config: dict[str, Any]) -> tuple[str, Scenario]:
+    def released(self, config: dict[str, Any]) -> tuple[str, Scenario]:
+        """How the server uses what clients send (`refusals.releases`), and the scenario of a configuration."""
         alg, scenario = self.resolve(config)
         return refusals.releases(type(alg)), scenario
 
@@ -136,7 +137,7 @@ class Experiment(Workload):
     def describe(self) -> list[str]:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
-        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self._released({})))]
+        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self.released({})))]
         for name in sorted(self.pinned.keys() & self.resolve({})[1].off - {"compress"}):
             acts = f"compress {' or '.join(CODECS_OF[name])}" if name in CODECS_OF else "privacy client"
             lines.append(f"note: {name} acts only with --{acts}")
