@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS, OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
@@ -189,9 +189,7 @@ class Experiment(Workload):
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
         cls, declared = self._class(), self.hyperparameters()
         own, values = hyperparameters(cls), self._preset(cls) | self.defaults | self.pinned | config
-        for name in values:
-            if name not in declared:
-                raise unknown(f"hyperparameter of {self.algorithm}", name, declared, f"fedtune list {self.algorithm}")
+        require_known(f"hyperparameter of {self.algorithm}", values, declared, f"fedtune list {self.algorithm}")
         of_algorithm = {n: v for n, v in values.items() if n in own}
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in of_algorithm})
         return cls(**of_algorithm), scenario
@@ -199,8 +197,7 @@ class Experiment(Workload):
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
         # without a preset "as_text", the defaults follow the text
         presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
-        if self.preset and self.preset not in presets:
-            raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
+        require_known(f"preset of {self.algorithm}", filter(None, [self.preset]), presets)
         values = self._with_privacy() | dict(presets.get(self.preset, {}))
         return {n: v for n, v in values.items() if n not in self.given}
 
