@@ -107,10 +107,9 @@ class FederatedTrainable(tune.Trainable):
             # what a program printed last, and the user's part of a traceback, say more than ours
             stack = output or (user_errors.theirs_on(error) if first else user_errors.stack(error))
             print(stack or user_errors.stack(error), file=sys.stderr, flush=True)  # the actor's log
-            bug = (
-                f"this is a bug in fedtune, {type(error).__name__}: {error}; please report it with the stack in its log"
-            )
-            return self._worst() | {BROKEN: True, "reason": one_line(first or bug), TRACEBACK: stack}
+            bug = f"this is a bug in fedtune, {type(error).__name__}: {error}"
+            why = one_line(first or f"{bug}; please report it with the stack in its log")
+            return self._worst() | {BROKEN: True, "reason": why, TRACEBACK: stack}
         # Tune counts rounds, of which a program's report may stand for several
         ray_internals.continue_from(self, row["round"] - 1, ray_internals.seconds_of(self))
         others = [name for name, value in row.items() if value is not None and name not in METRICS and name != "round"]
