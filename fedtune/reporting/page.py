@@ -22,7 +22,7 @@ from fedtune.core.terminal import several
 from fedtune.reporting import output, sections, templates
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, SearchSection
-from fedtune.runs.files import levels_of
+from fedtune.runs.files import levels_of, write_whole
 
 
 def write(runs: Sequence[Path], file: Path) -> None:
@@ -33,9 +33,7 @@ def write(runs: Sequence[Path], file: Path) -> None:
             write([level.path], output.place([level.path]))
         links = {of.name: os.path.relpath(of.path / "report.html", file.parent) for of in levels_of(run)}
         parts.append(sections.read(run, f"run{i}", logs=links))
-    part = file.with_name(file.name + ".part")
-    part.write_text(html(parts), encoding="utf-8")
-    part.replace(file)
+    write_whole(file, html(parts))
 
 
 def html(parts: Sequence[SearchSection | Comparison]) -> str:
