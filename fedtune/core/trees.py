@@ -149,8 +149,16 @@ def size(messages: Tree) -> Size:
 
 def bytes_of_each(messages: Tree, clients: int) -> Tensor:
     """The bytes of each client's message [m], which add up to those of `size`; on the CPU, in float64."""
-    each = [size(take(messages, slice(k, k + 1))).bytes for k in range(clients)]
-    return torch.tensor(each, dtype=torch.float64)
+    if isinstance(messages, dict):
+        parts = [bytes_of_each(part, clients) for part in messages.values()]
+        return reduce(torch.add, parts, torch.zeros(clients, dtype=torch.float64))
+    if isinstance(messages, Ragged):
+        values, present = messages
+        entries = present.reshape(clients, -1).sum(1).cpu().double()
+        of_entry = values.shape[present.dim() :].numel() * values.element_size()
+        return entries * of_entry + -(-present[:1].numel() // 8)
+    of_client = messages.shape[1:].numel() * messages.element_size()
+    return torch.full((clients,), of_client, dtype=torch.float64)
 
 
 def for_each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws | None = None) -> Tree:
