@@ -17,9 +17,7 @@ GROUPS = {  # what one wants -> its commands
         "run": "train one configuration",
         "check": "check your algorithm, model or program before you tune it",
     },
-    "compare": {
-        "compare": "tune several algorithms equally and test which differ",
-    },
+    "compare": {"compare": "tune several algorithms equally and test which differ"},
     "look": {
         "list": "show algorithms, models, scenarios, data sets and metrics",
         "partition": "show which client holds what: table, picture, file",

@@ -55,11 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.output and args.save and os.path.abspath(args.output) == os.path.abspath(args.save):
         raise UserError(f"--output and --save are two files, but both are {args.save}; give another")
     single_run.run(
-        experiment=experiment,
-        data_dir=options.data_dir,
-        download=options.download,
-        output=args.output,
-        model=args.save,
+        experiment=experiment, data_dir=options.data_dir, download=options.download, output=args.output, model=args.save
     )
     return 0
 

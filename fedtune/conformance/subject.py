@@ -18,7 +18,7 @@ from fedtune.conformance.cases import CheckedScenario, cases
 from fedtune.conformance.check import RunFailed, Violation
 from fedtune.conformance.watching import MessageLog, watched
 from fedtune.core import randomness
-from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.core.errors import Diverged, UserError, require_known
 from fedtune.core.hyper import hyperparameters
 from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
@@ -96,9 +96,7 @@ class Subject:
         """base: use this scenario's data shape and model.  values: hyperparameters to hold fixed."""
         self.cls, self.name, self.cases = cls, name or cls.__name__, cases(base)
         declared = hyperparameters(cls)
-        for n in values or {}:
-            if n not in declared | hyperparameters(Scenario):
-                raise unknown(f"hyperparameter of {self.name}", n, declared | hyperparameters(Scenario))
+        require_known(f"hyperparameter of {self.name}", values or {}, declared | hyperparameters(Scenario))
         self.values = {**cls.checked_with, **(values or {})}
         self.defaults = {n: self.values.get(n, hp.default) for n, hp in declared.items()}
         self.rtol, self.atol = rtol, 0.0

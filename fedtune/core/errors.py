@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 VALUE = 120  # characters of a value that a message shows in full
 
@@ -47,6 +47,13 @@ def unknown(kind: str, name: str, known: Iterable[str], command: str = "") -> Us
         listed = f"all {len(names)} are in {command}" if command else some
     hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
     return UserError(f"unknown {kind} {text!r}: {hint}{listed}")
+
+
+def require_known(kind: str, names: Iterable[str], known: Collection[str], command: str = "") -> None:
+    """UserError for the first of these names that is not a known one: see `unknown`."""
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known, command)
 
 
 def _similar(text: str, names: Iterable[str]) -> list[str]:

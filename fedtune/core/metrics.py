@@ -48,6 +48,11 @@ def _test(help: str, label: str = "", **more: bool) -> Metric:
     return Metric(help, label, last=True, evaluated=True, **more)  # type: ignore[arg-type]
 
 
+def _cost(help: str, label: str, unit: str = "", **more: bool | str) -> Metric:
+    """What adds up over the rounds of a trial, and a search can keep low."""
+    return Metric(help, label, unit, goal="min", grows=True, **more)  # type: ignore[arg-type]
+
+
 # rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, Metric] = {
     "val_acc": _validation(
@@ -90,25 +95,18 @@ METRICS: dict[str, Metric] = {
     "down_floats": Metric("floats that all clients received in the round"),
     "down_ints": Metric("integers that all clients received"),
     "down_bytes": Metric("bytes that all clients received in the round", unit="B", goal="min"),
-    "comm_mb": Metric(
-        "megabytes (1e6 bytes) sent and received by all clients since the start",
-        "communication",
-        "MB",
-        evaluated=True,
-        goal="min",
-        grows=True,
+    "comm_mb": _cost(
+        "megabytes (1e6 bytes) sent and received by all clients since the start", "communication", "MB", evaluated=True
     ),
     "residual": Metric(
         "with error feedback (compress topk, randk or sign): mean over clients of the norm of what was not sent yet",
         needs="compress",
     ),
-    "epsilon": Metric(
+    "epsilon": _cost(
         "with privacy: ε of the rounds so far, at the run's δ; 0 of an algorithm that sends nothing",
         "ε",
         last=True,
         evaluated=True,
-        goal="min",
-        grows=True,
         at_end="known",
         needs="privacy",
     ),
@@ -120,14 +118,12 @@ METRICS: dict[str, Metric] = {
         needs="privacy",
     ),
     "update_norm": Metric("median norm of the round's updates; not private: for the researcher only", needs="privacy"),
-    "sim_seconds": Metric(
+    "sim_seconds": _cost(
         "device seconds since the start, as the scenario's devices take them; only where it names devices",
         "device time",
         "s",
         last=True,
         evaluated=True,
-        goal="min",
-        grows=True,
         needs="devices",
     ),
     "round_seconds": Metric("device seconds of the round, until the server goes on", unit="s", needs="devices"),
@@ -137,12 +133,10 @@ METRICS: dict[str, Metric] = {
     "spent": Metric(
         "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),
-    "seconds": Metric(
+    "seconds": _cost(
         "wall time of the round's training and exchange; as an objective: the trial's time so far",
         "time",
         "s",
-        goal="min",
-        grows=True,
         summed=True,
     ),
     "eval_seconds": Metric("wall time of the round's evaluation", unit="s", summed=True),

@@ -199,12 +199,7 @@ def gained(metric: str, mean: float, half: float = math.nan, sign: str = "+z") -
 
 
 def interval(
-    mean: float,
-    half: float,
-    form: str,
-    half_form: str = "",
-    within: tuple[float, float] = UNBOUNDED,
-    unit: str = "",
+    mean: float, half: float, form: str, half_form: str = "", within: tuple[float, float] = UNBOUNDED, unit: str = ""
 ) -> str:
     """`0.9478 ± 0.0254`, with ` (≤ 1)` if the interval exceeds the possible values; the mean alone if half is NaN.
 

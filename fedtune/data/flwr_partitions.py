@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.errors import UserError, require_known, shown
 from fedtune.core.terminal import several
 from fedtune.data.assignment import MIN_ROWS, Held
 from fedtune.user_code import references
@@ -119,11 +119,9 @@ def _maker(name: str) -> tuple[Any, dict[str, Any]]:
             f"{name} needs the library flwr-datasets, which is not installed; install it: pip install 'fedtune[flwr]'"
         ) from error
     known = {n: getattr(library, n) for n in library.__all__ if n != "Partitioner" and not n.startswith("Vertical")}
-    if kind not in known:  # those that are called Vertical… divide columns, not rows
-        raise unknown("partitioner of flwr-datasets", kind, known)
+    require_known("partitioner of flwr-datasets", [kind], known)  # those called Vertical… divide columns, not rows
     parameters = inspect.signature(known[kind]).parameters
-    if strange := [argument for argument in arguments if argument not in parameters]:
-        raise unknown(f"argument of {kind}", strange[0], parameters)
+    require_known(f"argument of {kind}", arguments, parameters)
     filled_in = {CLIENTS, PARTITION_BY, SEED, *arguments}
     if lacking := [n for n, p in parameters.items() if p.default is p.empty and n not in filled_in]:
         raise UserError(f"{kind} needs {lacking[0]}, as in {PREFIX}{kind}({lacking[0]}=…), but got {name!r}")

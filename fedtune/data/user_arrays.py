@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 from fedtune.data import user_names, user_rows, user_text
 from fedtune.data.dataset import PICTURES, Dataset, split_of
 from fedtune.data.plain import plain, require_aligned
@@ -29,8 +29,7 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of a file, never unpickled; UserError in one line if anything is wrong with it."""
     todo = "save arrays of numbers or text by name, as in np.savez(path, x=x); pickled Python objects are never read"
     with reading(path, "an .npz", todo), np.load(path, allow_pickle=False) as file:
-        if strange := [name for name in file.files if name not in names]:
-            raise unknown(f"array in {path}", strange[0], names)
+        require_known(f"array in {path}", file.files, names)
         return {name: file[name] for name in file.files}
 
 

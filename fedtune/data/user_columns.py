@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.errors import UserError, require_known, shown, unknown
 from fedtune.core.terminal import few, several
 from fedtune.data import user_names, user_options, user_rows
 from fedtune.data.dataset import PICTURES
@@ -106,8 +106,7 @@ def _features(
         columns = user_options.columns(source, options.x)
         if y in columns:
             raise UserError(f"x of {source} must not hold the classes, but has {y!r}, which is y; leave it out")
-        if strange := [n for n in columns if n not in names]:
-            raise unknown(f"column in {source}, given as x:", strange[0], names)
+        require_known(f"column in {source}, given as x:", columns, names)
         return list(columns)
     if not names:
         raise UserError(f"{source} needs a column of features, but has only {y}")

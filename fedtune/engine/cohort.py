@@ -33,8 +33,8 @@ def participants(s: RunSetup, t: int, share: float = 1.0) -> Tensor:
     """
     if s.scenario.is_poisson:
         stream = randomness.stream(s.task.seed, "participants", t, *s.draws)
-        drawn = torch.rand(s.task.clients, generator=stream, dtype=torch.float64) < s.scenario.drawn_share
-        return drawn.nonzero()[:, 0].to(s.federation.x.device)
+        chances = torch.rand(s.task.clients, generator=stream, dtype=torch.float64)
+        return (chances < s.scenario.participants / s.task.clients).nonzero()[:, 0].to(s.federation.x.device)
     return permutation(s, t)[: enough(s, share)].sort().values
 
 

@@ -283,10 +283,8 @@ class RunningRound:
         uploads = through(chain, uploads, down, ctx)
         if self.s.scenario.privacy == "client":
             uploads["rows"] = torch.ones(max(1, len(ids)), dtype=ids.dtype, device=ids.device)
-        ends = [0]
-        for i, g in enumerate(self.groups):
-            ends.append(ends[-1] + len(g.ids))
-            self.groups[i] = g._replace(wire=take(wire, order.argsort()[slice(*ends[-2:])]))
+        places = order.argsort().split([len(g.ids) for g in self.groups])
+        self.groups = [g._replace(wire=take(wire, at)) for g, at in zip(self.groups, places, strict=True)]
         return uploads | {"ids": ids[order]}
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 
 if TYPE_CHECKING:  # commands that do not need PyTorch import this module for the names
     from torch import Tensor, nn
@@ -44,8 +44,7 @@ def choose(name: str, net: nn.Module, device: str) -> Executor:
     A net with a hook, which may keep what it sees, runs in a loop.  On a GPU, where kernel launches limit a loop, every
     other model is stacked.
     """
-    if name not in EXECUTORS:
-        raise unknown("executor", name, EXECUTORS)
+    require_known("executor", [name], EXECUTORS)
     from fedtune.nn.net import hook_of
 
     if name != "loop" and (layer := hook_of(net)):

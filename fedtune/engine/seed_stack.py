@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -72,9 +72,8 @@ class SeedStack(NamedTuple):
 
     def _run_together(self, works: Sequence[Work], code: Code) -> list[Tree]:
         assert self.joint
-        results, ends = code(self.joint, self._joined(works), one_after_another([w.trees for w in works])), [0]
-        for w in works:
-            ends.append(ends[-1] + len(w.g.ids))
+        results = code(self.joint, self._joined(works), one_after_another([w.trees for w in works]))
+        ends = accumulate((len(w.g.ids) for w in works), initial=0)
         return [take(results, slice(a, b)) for a, b in pairwise(ends)]
 
     def _batches(self, works: Sequence[Work]) -> list[Sequence[Work]]:

@@ -53,7 +53,8 @@ class StackedStep(Calls[Out]):
         if self.run is None:
             entry = self.current = self._entry(batch)
             if entry is None or entry.untraceable:
-                return self._eager_compared(batch)
+                # now and then the first and the last client's step is run alone, too
+                return self._eager(batch) if self.is_fedtune or not self._is_due() else self.compared_alone(batch)
             entry.calls_seen += 1
             if not entry.verified:
                 trained = {id(leaf) for leaf in self.moving}
@@ -81,10 +82,6 @@ class StackedStep(Calls[Out]):
         out = self.draws.stacked(self.of_one, len(batch.y), self.clients, batch, self.received)
         losses, tally = out if isinstance(out, tuple) else (out, {})
         return losses.detach(), tree_map(Tensor.detach, tally), gradients(self.loss, losses, self.moving)
-
-    def _eager_compared(self, batch: Batch) -> Out:
-        """A step that is not recorded; now and then the first and the last client's are run alone, too."""
-        return self._eager(batch) if self.is_fedtune or not self._is_due() else self.compared_alone(batch)
 
     def compared_alone(self, batch: Batch, apart: float = 1e-2) -> Out:
         """The step, not recorded; Unstackable unless it is that of the first and of the last client alone.

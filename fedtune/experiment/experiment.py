@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS, OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
@@ -22,7 +22,7 @@ from fedtune.data import datasets
 from fedtune.experiment import hooks, plans, privacy, refusals, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import CODECS_OF, OF_PRIVACY, Scenario
-from fedtune.experiment.structure import NetStructure
+from fedtune.experiment.terms import NetStructure
 from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
@@ -122,9 +122,10 @@ class Experiment(Workload):
 
     def known(self, config: dict[str, Any]) -> dict[str, float]:
         """ε of a whole run with privacy."""
-        return privacy.spent(*self._released(config), self.scenario.rounds)
+        return privacy.spent(*self.released(config), self.scenario.rounds)
 
-    def _released(self, config: dict[str, Any]) -> tuple[str, Scenario]:
+    def released(self, config: dict[str, Any]) -> tuple[str, Scenario]:
+        """How the server uses what clients send (`refusals.releases`), and the scenario of a configuration."""
         alg, scenario = self.resolve(config)
         return refusals.releases(type(alg)), scenario
 
@@ -136,7 +137,7 @@ class Experiment(Workload):
     def describe(self) -> list[str]:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
-        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self._released({})))]
+        lines += [f"note: {note}" for note in (*notes(self.scenario), *privacy.notes(*self.released({})))]
         for name in sorted(self.pinned.keys() & self.resolve({})[1].off - {"compress"}):
             acts = f"compress {' or '.join(CODECS_OF[name])}" if name in CODECS_OF else "privacy client"
             lines.append(f"note: {name} acts only with --{acts}")
@@ -188,9 +189,7 @@ class Experiment(Workload):
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
         cls, declared = self._class(), self.hyperparameters()
         own, values = hyperparameters(cls), self._preset(cls) | self.defaults | self.pinned | config
-        for name in values:
-            if name not in declared:
-                raise unknown(f"hyperparameter of {self.algorithm}", name, declared, f"fedtune list {self.algorithm}")
+        require_known(f"hyperparameter of {self.algorithm}", values, declared, f"fedtune list {self.algorithm}")
         of_algorithm = {n: v for n, v in values.items() if n in own}
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in of_algorithm})
         return cls(**of_algorithm), scenario
@@ -198,8 +197,7 @@ class Experiment(Workload):
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
         # without a preset "as_text", the defaults follow the text
         presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
-        if self.preset and self.preset not in presets:
-            raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
+        require_known(f"preset of {self.algorithm}", filter(None, [self.preset]), presets)
         values = self._with_privacy() | dict(presets.get(self.preset, {}))
         return {n: v for n, v in values.items() if n not in self.given}
 

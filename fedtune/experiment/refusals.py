@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fedtune.core.errors import Unfit, UserError
 from fedtune.experiment.algorithm import Algorithm, part_of
 from fedtune.experiment.scenario import Scenario
-from fedtune.experiment.structure import NetStructure
+from fedtune.experiment.terms import NetStructure
 
 _USES = ("init", "broadcast", "upload", "round", "aggregate")  # methods that decide what the server uses
 # releases -> what privacy of clients cannot bound

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.about import FOLDER
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 from fedtune.user_code import entry_points, user_files
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def find(name: str) -> type[Algorithm]:
         from fedtune.experiment import user_algorithms
 
         return user_algorithms.find(name)
-    if name not in names():
-        raise unknown("algorithm", name, names(), "fedtune list")
+    require_known("algorithm", [name], names(), "fedtune list")
     from fedtune.experiment.algorithm import Algorithm  # it loads torch, which listing names does not need
 
     if offered := entry_points.find(GROUP, name, "algorithm", _built_in()):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.errors import UserError, require_known, shown, unknown
 from fedtune.core.hyper import Range, check_all, hyper, python_value
 from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
 from fedtune.data import devices as profiles
@@ -385,11 +385,6 @@ class Scenario:
         return self.sampling == "poisson" or (self.sampling == "auto" and self.privacy != "none")
 
     @property
-    def drawn_share(self) -> float:
-        """q = m/K, the probability that a client is drawn for a round."""
-        return self.participants / self.clients
-
-    @property
     def timed(self) -> bool:
         """Whether device seconds are counted."""
         return any(getattr(self, f.name) != f.default for f in fields(self) if f.name in OF_DEVICES)
@@ -429,10 +424,7 @@ class Scenario:
 
     def override(self, **values: Any) -> Scenario:
         """The same scenario with some fields changed; UserError with the nearest name if there is no such field."""
-        names = [f.name for f in fields(self)]
-        for name in values:
-            if name not in names:
-                raise unknown("scenario field", name, names, "fedtune run --help-all")
+        require_known("scenario field", values, [f.name for f in fields(self)], "fedtune run --help-all")
         return replace(self, **values)
 
 

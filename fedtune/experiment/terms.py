@@ -1,4 +1,4 @@
-"""The arguments of an algorithm's code: the task, a batch or all rows of a client, and the client itself."""
+"""The arguments of an algorithm's code, the task, a client, its batch or rows; and what is known of its net before."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ class Task(NamedTuple):
     shapes: Mapping[str, torch.Size] = {}
     parameters: tuple[str, ...] = ()  # names of the trained tensors: no running statistics, no frozen part
     averaging: str = "rows"  # what models are averaged over: rows, or clients
+
+
+class NetStructure(NamedTuple):
+    """The structure of a net, without its values."""
+
+    parts: tuple[str, ...]
+    shapes: dict[str, torch.Size]  # of every tensor, by its full name
+    buffers: frozenset[str]  # names of BatchNorm's running statistics
+    head_was: str | None  # the head's name in a user's own module
+    stays: frozenset[str]  # tensors of shared parts that stay with each client
+    unsent: frozenset[str]  # those of `stays` that the client does not send either
+    adapts: bool  # whether a client trains before it is scored
 
 
 Distribution = Literal["normal", "uniform"]

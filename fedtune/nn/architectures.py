@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 from fedtune.nn import catalogue
 from fedtune.nn.layers import Linear, MaxPool2x2, with_width
 from fedtune.nn.net import Net as Net
@@ -200,8 +200,7 @@ def _body(base: str) -> Callable[..., nn.Module]:
     from fedtune.nn import resnets, sequences, vit
 
     others = {**sequences.BODIES, **resnets.BODIES, **vit.BODIES}
-    if base not in others:
-        raise unknown("model", base, [*BODIES, *others], "fedtune list models")
+    require_known("model", [base], [*BODIES, *others], "fedtune list models")
     return others[base]
 
 

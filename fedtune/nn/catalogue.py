@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known, unknown
 from fedtune.user_code import entry_points, user_files
 
 GROUP = "models"  # the group of entry points
@@ -93,8 +93,7 @@ def called(name: str) -> tuple[str, dict[str, int]]:
     for option, value in given.items():
         if not options:
             raise UserError(f"model {base} takes no options, but got {name}; those that do: {', '.join(OPTIONS)}")
-        if option not in options:
-            raise unknown(f"option of model {base}", option, options)
+        require_known(f"option of model {base}", [option], options)
         if type(value) is not int or value < 1:
             raise UserError(f"options of model {base} must be whole numbers of 1 or more, but got {option}={value!r}")
     return base, options | given

@@ -10,6 +10,7 @@ order.  Convolutions need no change: vmap turns K of them into one grouped convo
 Figures, and what was tried and dropped: docs/background/engine.md.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,12 @@ _LARGE_WEIGHT = 2**16  # elements of one client's weight
 def has_client_axis(x: Tensor) -> bool:
     """Whether the innermost transform around this code is a vmap over x."""
     return torch._C._functorch.is_batchedtensor(x)
+
+
+def of_clients(info: Any, tensors: Sequence[Tensor], in_dims: Sequence[int | None]) -> tuple[Tensor, ...]:
+    """What a rule of vmap is given, each with the client axis in front [K, …]; views."""
+    pairs = zip(tensors, in_dims, strict=True)
+    return tuple(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs)
 
 
 class _StackedMaxPool(torch.autograd.Function):
@@ -75,10 +82,7 @@ class _StackedGroupNorm(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         assert in_dims[0] is not None
         x = x.movedim(in_dims[0], -4)  # [B, K, C, H, W]: a view, as the convolution left it
-        w, b = (
-            (t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)).flatten()  # [K·C]
-            for t, d in ((weight, in_dims[1]), (bias, in_dims[2]))
-        )
+        w, b = (t.flatten() for t in of_clients(info, (weight, bias), in_dims[1:3]))  # [K·C]
         y = F.group_norm(x.flatten(-4, -3), info.batch_size * groups, w, b, eps)
         return y.unflatten(-3, x.shape[-4:-2]), y.ndim - 3
 
@@ -123,10 +127,7 @@ class _StackedLinear(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        x, weight = (  # [K, B, in], [K, out, in]
-            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-            for t, d in zip(inputs, in_dims, strict=True)
-        )
+        x, weight = of_clients(info, inputs, in_dims)  # [K, B, in], [K, out, in]
         return _StackedLinear.apply(x, weight), 0
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedtune.nn.layers import of_clients
+
 _LLOYD = 3  # rounds of k-means between seeding and EM: they gain about one nat per row (benchmarks/em.py at af3fb7d)
 _NUMBERS = 2**18  # feature values per batch: enough for efficient batching, few enough for the cache
 _TINY = 1e-300
@@ -82,11 +84,7 @@ class _Fit(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        tensors = (
-            t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-            for t, d in zip(args[:3], in_dims, strict=False)
-        )
-        return _Fit.apply(*tensors, *args[3:]), (0, 0, 0)
+        return _Fit.apply(*of_clients(info, args[:3], in_dims[:3]), *args[3:]), (0, 0, 0)
 
 
 def _fit(x: Tensor, mask: Tensor, noise: Tensor, floor: float, iterations: int, tol: float) -> Mixtures:

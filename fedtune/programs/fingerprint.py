@@ -24,12 +24,15 @@ def scripts(command: Sequence[str], folder: Path, others: Mapping[str, Path]) ->
     return {word: hashlib.sha256(file.read_bytes()).hexdigest() for word, file in named.items() if file.is_file()}
 
 
-def commit(folder: Path) -> str:
-    """The commit of a folder, with "+" if there are changes that are not committed; "" if it has none."""
+def commit(folder: Path, but: Sequence[str] = ("--untracked-files=no",)) -> str:
+    """The commit of a folder, with "+" if there are changes that are not committed; "" if it has none.
+
+    but: git's words for changes that do not count.
+    """
     try:
         head, changed = (
             subprocess.run(["git", "-C", str(folder), *words], capture_output=True, timeout=SECONDS, check=True).stdout
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", *but, "."])
         )
     except (OSError, subprocess.SubprocessError):
         return ""

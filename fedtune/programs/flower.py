@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, with_config
 
-from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.errors import UserError, require_known, shown, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command as commands
 from fedtune.programs import flower_child, metric
@@ -72,8 +72,7 @@ def entries(raw: Mapping[str, Any], base: Path) -> tuple[dict[str, Any], list[st
 
     UserError in one line for what cannot be.  The app is imported once.
     """
-    if strange := [name for name in raw if name not in (*KEYS, *KEPT)]:
-        raise unknown("key", strange[0], (*KEYS, *KEPT))
+    require_known("key", raw, (*KEYS, *KEPT))
     given: _Entries = checked(_Entries, {name: value for name, value in raw.items() if name in KEYS}, {"": KEYS})
     folder = (base / os.path.expanduser(given.flower)).resolve()
     app, federations = _read(folder)
@@ -285,7 +284,6 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _metric(name: str, of: Any) -> dict[str, Any]:
     side, own = _parts(name)
-    if strange := [key for key in table(f"metrics.{name}", of) if key not in ("mode", "split", "grows")]:
-        raise unknown(f"key of metrics.{name}", strange[0], ("mode", "split", "grows"))
+    require_known(f"key of metrics.{name}", table(f"metrics.{name}", of), ("mode", "split", "grows"))
     mode = DIRECTIONS.get(re.split(r"[\W_]", own)[-1].lower(), "")
     return ({"split": "train"} if side == "train" else {}) | ({"mode": mode} if mode else {}) | of

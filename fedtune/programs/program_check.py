@@ -127,10 +127,8 @@ class ProgramCheck:
             return
         for name in (n for n, m in self.program.metrics.items() if m.grows):
             if any(later[name] < earlier[name] for earlier, later in itertools.pairwise(first.rows)):
-                yield (
-                    "advice",
-                    f"{name} grows, as declared, but fell from one round to the next; report its total so far",
-                )
+                fell = f"{name} grows, as declared, but fell from one round to the next"
+                yield "advice", f"{fell}; report its total so far"
         begin, *gaps = (row["seconds"] for row in first.rows)
         reports, each = self.program.rounds // self.program.every, sum(gaps) / max(1, len(gaps))
         rest = (reports - 1) * each
@@ -165,10 +163,8 @@ class ProgramCheck:
         if error := again.error or other.error:
             yield "failed", f"it fails when it runs {'again' if again.error else 'with another seed'}: {error}"
         elif not apart:
-            yield (
-                "advice",
-                "figures are equal whatever the seed, so the final check shows no noise; see what it seeds",
-            )
+            equal = "figures are equal whatever the seed, so the final check shows no noise"
+            yield "advice", f"{equal}; see what it seeds"
         elif not self._chance:
             yield "passed", f"the same seed gives the same figures; seeds 0 and 1 differ: {apart}; {little}"
         else:

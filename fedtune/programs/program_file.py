@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, with_config
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import one_line
 from fedtune.programs import command, config_files, entries, fingerprint, flower, metric, space_words
@@ -115,9 +115,7 @@ class Program:
 
     def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration with defaults for what it leaves out; UserError for a name or value that cannot be."""
-        for name in config:
-            if name not in self.hyper:
-                raise unknown(f"hyperparameter of {self.name}", name, self.hyper)
+        require_known(f"hyperparameter of {self.name}", config, self.hyper)
         return {name: hp.check(config[name]) if name in config else hp.default for name, hp in self.hyper.items()}
 
     def selectable(self, selects_on_test: bool = False) -> dict[str, str]:
@@ -209,8 +207,7 @@ KEYS = KEYS[: KEYS.index("check") + 1]
 
 
 def _made(raw: Mapping[str, Any], base: Path, stem: str, of_check: bool = False) -> Program:
-    if strange := [name for name in raw if name not in KEYS]:
-        raise unknown("key", strange[0], KEYS)
+    require_known("key", raw, KEYS)
     known = {"metrics": metric.KEYS, "space": space_words.KEYS}
     made: Program = entries.checked(Program, {"name": stem, "folder": ".", **raw}, known, base)
     hyper, notes = space_words.hyperparameters(made.space, made.defaults)
@@ -231,9 +228,7 @@ def _of_check(made: Program, raw: Mapping[str, Any], check: Any, base: Path) -> 
     """The program of the final check: the same but for what [check] says."""
     if not entries.table("check", check):
         raise of_key("check", refused(check, "a table with what differs", "for example command"))
-    for name in check:
-        if name not in CHECK_KEYS:
-            raise unknown("key of check", name, CHECK_KEYS)
+    require_known("key of check", check, CHECK_KEYS)
     whole = {**raw, "seed": made.seed, **check}
     with at("[check]"):
         if "environment" in check:

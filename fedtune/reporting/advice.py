@@ -66,11 +66,6 @@ def to_resume(study: Path, state: str, record: Mapping[str, Any]) -> list[Advice
     return [Advice("Let it go on", why, findings.command("resume", to))] if to else []
 
 
-def surely_first(importance: Importance) -> bool:
-    """Whether it can be told which hyperparameter mattered most."""
-    return importance.first >= SURE * RESAMPLES
-
-
 def matters_little(f: Findings, importance: Importance | None) -> list[str]:
     """The hyperparameters that surely made little difference: to be fixed, wherever in its range the best lies."""
     return [n for n, (_, high) in importance.ranges.items() if high < LITTLE and n in f.config] if importance else []
@@ -207,7 +202,7 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
     first, count = next(iter(importance.shares)), several(importance.trials, "trial")
     why = f"Shares of the variance between {count}: {shown}. In brackets: where 90 % of {RESAMPLES} resamples lie."
     unsure = "Which hyperparameter matters most cannot be told"
-    todo = f"Search {first} most closely" if surely_first(importance) else unsure
+    todo = f"Search {first} most closely" if importance.first >= SURE * RESAMPLES else unsure
     advice = [Advice(todo, f"{why} {first} ranks first in {importance.first} of {RESAMPLES}.")]
     if small := matters_little(f, importance):
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
-PAIR = (
-    "Pareto front: no other round is better in both. Beyond its bend, giving up more of one gains little of the other."
-)
-REST = "Pareto front: no other round is better in both. Of two costs that grow it is first rounds: compare the slopes."
+FRONT = "Pareto front: no other round is better in both."
+PAIR = f"{FRONT} Beyond its bend, giving up more of one gains little of the other."
+REST = f"{FRONT} Of two costs that grow it is first rounds: compare the slopes."
 TOP = 24  # pixels above the axes, where the figure's title was
 
 

@@ -22,22 +22,18 @@ from fedtune.core.terminal import several
 from fedtune.reporting import output, sections, templates
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, SearchSection
-from fedtune.runs.files import levels_of
+from fedtune.runs.files import levels_of, write_whole
 
 
 def write(runs: Sequence[Path], file: Path) -> None:
     """Write one page on these runs; UserError for one that cannot be read."""
-    for level in (of.path for run in runs for of in levels_of(run)):
-        write([level], output.place([level]))
-    text = html([sections.read(run, f"run{i}", logs=_links(run, file.parent)) for i, run in enumerate(runs, 1)])
-    part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(file)
-
-
-def _links(run: Path, start: Path) -> dict[str, str]:
-    """Where the reports of a budget study's comparisons are, by level."""
-    return {of.name: os.path.relpath(of.path / "report.html", start) for of in levels_of(run)}
+    parts = []
+    for i, run in enumerate(runs, 1):
+        for level in levels_of(run):
+            write([level.path], output.place([level.path]))
+        links = {of.name: os.path.relpath(of.path / "report.html", file.parent) for of in levels_of(run)}
+        parts.append(sections.read(run, f"run{i}", logs=links))
+    write_whole(file, html(parts))
 
 
 def html(parts: Sequence[SearchSection | Comparison]) -> str:

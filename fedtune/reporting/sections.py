@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,11 +62,11 @@ class Comparison(Section):
     """A comparison's part of the page."""
 
     done: str  # what was done
-    folded: dict[str, list[TextTable]]  # the other tables, by the heading that they stand under
     command: str
     warnings: list[str]  # what concerns the whole first
-    best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
-    searches: list[SearchSection]
+    folded: dict[str, list[TextTable]] = field(default_factory=dict)  # the other tables, by the heading above them
+    best: tuple[str, str] = ("", "")  # the algorithm of highest tuned accuracy with it, and its default's
+    searches: Sequence[SearchSection] = ()
     method: str = ""  # in Markdown, for a paper
     few: ClassVar[int] = comparison_text.SHOWN  # warnings that are not folded
     is_comparison = True
@@ -267,10 +267,7 @@ def _levels(run: Path, anchor: str, links: Mapping[str, str]) -> Comparison:
         command="" if state in BROKEN_OFF else provenance.command_again(record),
         warnings=[*findings.of_state(run, state, record), *found.notes],
         tables=[*shown, TextTable("Each level by itself, with its own correction", columns, rows, columns)],
-        folded={},
-        best=("", ""),
         figures=report_figures.of_levels(found),
-        searches=[],
         provenance=provenance.of(record),
         advice=advice.to_resume(run, state, record),
     )

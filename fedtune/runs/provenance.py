@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from fedtune.core import processors
 from fedtune.core.about import VERSION
 from fedtune.core.workload import Workload
 from fedtune.data import flwr_partitions
+from fedtune.programs import fingerprint
 from fedtune.runs import reading
 
 PARTITIONERS = "flwr-datasets"
@@ -87,15 +87,7 @@ def provenance_line(record: Mapping[str, Any], commits: Iterable[str | None]) ->
 def commit() -> str | None:
     """The commit of the running code if it is a git checkout; "+" marks uncommitted changes."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    git = ["git", "-C", str(root)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + "+" * bool(dirty.strip())
+    return (fingerprint.commit(root, but=()) or None) if (root / ".git").exists() else None
 
 
 def command_line() -> list[str]:

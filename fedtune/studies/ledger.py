@@ -14,8 +14,7 @@ import pandas as pd
 from fedtune.core.accounting import SHAPES, Ledger, accountant
 from fedtune.core.terminal import several
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.privacy import Privacy
-from fedtune.experiment.refusals import releases
+from fedtune.experiment.privacy import Privacy, spent
 from fedtune.runs.files import lineage, write_json
 from fedtune.runs.trial_states import UNTRAINED
 from fedtune.studies import fresh_seeds
@@ -40,7 +39,7 @@ def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, 
     if not isinstance(workload, Experiment) or (private := Privacy.of(workload.resolve(config)[1])) is None:
         return []
     ledger, rounds = trained(p, workload, trials)
-    of_model = 0.0 if releases_nothing(workload) else private.epsilon(int(best["rounds"]))
+    of_model = spent(*workload.released(config), int(best["rounds"]))["epsilon"]
     composed, selected, choice = ledger.epsilon(private.delta), None, "has no ε of its own, which takes --trials-drawn"
     if shape := p.options.trials_drawn:
         mean = p.options.trials or 32
@@ -76,12 +75,7 @@ def trained(p: SearchPlan, workload: Experiment, trials: pd.DataFrame) -> tuple[
         # what diverged or failed has lost its last round, which counts all the same
         length = int(row.get(TRAINED, row["rounds"])) + (row["status"] in ("diverged", "failed"))
         runs = p.seeds + max(more.get(name, 0) for name in (row["trial"], row.get("continues")))
-        private, rounds = Privacy.of(workload.resolve(fresh_seeds.values(p, row))[1]), rounds + runs * length
-        if private and not releases_nothing(workload):
+        (releases, scenario), rounds = workload.released(fresh_seeds.values(p, row)), rounds + runs * length
+        if (private := Privacy.of(scenario)) and releases != "nothing":
             ledger[private.sample_rate, private.noise] += runs * length
     return ledger, rounds
-
-
-def releases_nothing(workload: Experiment) -> bool:
-    """Whether its clients send nothing, which costs nothing."""
-    return releases(type(workload.resolve({})[0])) == "nothing"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.budget import Budget
-from fedtune.core.errors import unknown
+from fedtune.core.errors import require_known
 from fedtune.core.objectives import BY_ACCURACY, Goal
 
 if TYPE_CHECKING:  # Ray takes seconds to import, and `fedtune search --help` names the rows
@@ -135,8 +135,7 @@ SCHEDULERS = tuple(KINDS)
 
 def find(name: str) -> SchedulerKind:
     """The kind of that name; UserError if there is none."""
-    if name not in KINDS:
-        raise unknown("scheduler", name, KINDS)
+    require_known("scheduler", [name], KINDS)
     return KINDS[name]
 
 

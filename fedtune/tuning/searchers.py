@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, require_known
 from fedtune.core.objectives import Goal
 from fedtune.tuning import schedulers
 
@@ -73,8 +73,7 @@ def extendable(searcher: str | None, scheduler: str | None) -> bool:
 
 def find(name: str) -> SearcherKind:
     """The kind of that name; UserError if there is none."""
-    if name not in KINDS:
-        raise unknown("searcher", name, KINDS)
+    require_known("searcher", [name], KINDS)
     return KINDS[name]
 
 

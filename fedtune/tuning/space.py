@@ -19,7 +19,7 @@ from typing import Any
 from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import hyper
-from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.errors import UserError, require_known, shown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.core.terminal import say, silent
 from fedtune.core.workload import Workload
@@ -102,8 +102,7 @@ def load(name: str, workload: Workload, with_more: bool = False) -> Space:
         spaces, member = registry.members(module), file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
     else:
         spaces, member = {"default": derived(workload)} | workload.spaces(), name
-    if member not in spaces:
-        raise unknown(f"search space of {workload.name}", member, spaces)
+    require_known(f"search space of {workload.name}", [member], spaces)
     return checked(name, spaces[member], workload, with_more)
 
 
@@ -120,8 +119,7 @@ def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
         name, given, written = text.partition("=")
         if names.count(name) > 1:
             raise UserError(f"--vary names each hyperparameter once, but {name} comes several times")
-        if name not in declared:
-            raise unknown(f"hyperparameter of {workload.name}", name, declared, f"fedtune list {workload.name}")
+        require_known(f"hyperparameter of {workload.name}", [name], declared, f"fedtune list {workload.name}")
         if name in workload.pinned:
             raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
         domains[name] = _range(declared[name], written if given else None, name in domains)
@@ -235,8 +233,7 @@ def _require_names(space: str, raw: Any, workload: Workload) -> None:
         for n in point:
             if not isinstance(n, str):
                 raise UserError(f"a space names hyperparameters by text, but {space!r} has the key {shown(n)}")
-            if n not in declared:
-                raise unknown(kind, n, declared, f"fedtune list {workload.name}")
+            require_known(kind, [n], declared, f"fedtune list {workload.name}")
 
 
 def _of_ranges(name: str, raw: dict[str, Any], workload: Workload) -> Space:
@@ -289,8 +286,7 @@ def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str
     for name, value in raw.items():
         condition = {}
         for other, values in value.condition.items() if isinstance(value, When) else ():
-            if other not in declared:
-                raise unknown(f"hyperparameter of {workload.name} in space {space!r}", other, declared)
+            require_known(f"hyperparameter of {workload.name} in space {space!r}", [other], declared)
             condition[other] = tuple(map(declared[other].check, values))
         if met({o: v for o, v in condition.items() if o not in raw}, fixed):
             conditions[name] = {o: v for o, v in condition.items() if o in raw}

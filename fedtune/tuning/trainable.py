@@ -18,7 +18,7 @@ from ray.tune.result import SHOULD_CHECKPOINT
 
 from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
-from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.core.errors import Diverged, UserError, require_known
 from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
@@ -71,9 +71,8 @@ class FederatedTrainable(tune.Trainable):
         keep_freed_memory()
         self.workload, self.data, self.budget, self.onward, self.goal = workload, data, budget, onward or {}, goal
         self.rungs, self.search, self._outputs = rungs, search, outputs
-        for name in config if self.declared_names else ():
-            if name not in self.declared_names:
-                raise unknown("hyperparameter in the Tuner's param_space", name, self.declared_names)
+        if self.declared_names:
+            require_known("hyperparameter in the Tuner's param_space", config, self.declared_names)
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -108,7 +107,9 @@ class FederatedTrainable(tune.Trainable):
             # what a program printed last, and the user's part of a traceback, say more than ours
             stack = output or (user_errors.theirs_on(error) if first else user_errors.stack(error))
             print(stack or user_errors.stack(error), file=sys.stderr, flush=True)  # the actor's log
-            return self._worst() | {BROKEN: True, "reason": one_line(first or _reason(error)), TRACEBACK: stack}
+            bug = f"this is a bug in fedtune, {type(error).__name__}: {error}"
+            why = one_line(first or f"{bug}; please report it with the stack in its log")
+            return self._worst() | {BROKEN: True, "reason": why, TRACEBACK: stack}
         # Tune counts rounds, of which a program's report may stand for several
         ray_internals.continue_from(self, row["round"] - 1, ray_internals.seconds_of(self))
         others = [name for name, value in row.items() if value is not None and name not in METRICS and name != "round"]
@@ -233,7 +234,3 @@ def _lasts(error: Exception) -> bool:
     """Whether an error would come again if the trial is tried again, as its numbers do."""
     of_gpu = any(word in str(error) for word in ("CUDA", "cuDNN", "CUBLAS"))
     return isinstance(error, UserError) or not (of_gpu or isinstance(error, (MemoryError, OSError, RayError)))
-
-
-def _reason(error: Exception) -> str:
-    return f"this is a bug in fedtune, {type(error).__name__}: {error}; please report it with the stack in its log"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 INDENT = 28  # columns before a help text
@@ -28,7 +28,8 @@ class ShowAll(argparse.Action):
 def page(parser: Any, whole: bool = False) -> str:
     """A parser's help.  whole: with what is rarely needed, and with whole texts, as where nothing is left out."""
     width, whole = min(shutil.get_terminal_size().columns, WIDEST), whole or not parser.rare
-    usage = parser.usage or " ".join([parser.prog, *_required(parser), "[options]"])
+    required = [spelled(a) for a in parser._actions if not a.option_strings or a.required]
+    usage = parser.usage or " ".join([parser.prog, *required, "[options]"])
     parts = [f"usage: {usage % {'prog': parser.prog}}", textwrap.fill(parser.description or "", width)]
     for heading, actions in _headings(parser, whole):
         lines = [line for action in actions for line in _lines(action, width, whole)]
@@ -64,13 +65,6 @@ def _headings(parser: Any, whole: bool) -> Iterator[tuple[str, list[argparse.Act
     if whole and parser.settable:
         yield "other fields of the scenario, for --set NAME=VALUE", parser.settable
     yield "help", shows
-
-
-def _required(parser: Any) -> Iterable[str]:
-    """What a command line must have, as its usage shows it."""
-    for action in parser._actions:
-        if not action.option_strings or action.required:
-            yield spelled(action)
 
 
 def _lines(action: argparse.Action, width: int, whole: bool) -> list[str]:

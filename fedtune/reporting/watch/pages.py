@@ -44,10 +44,8 @@ def of_history(runs: StudyFolders, reader: Reader) -> Page:
         for row in sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True):
             box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
             scale, form, unit = unit_of(row.metric)
-            named, best = (
-                link(row.name, run_address(row.name)),
-                "" if row.best is None else f"{scale * row.best:{form}}",
-            )
+            named = link(row.name, run_address(row.name))
+            best = "" if row.best is None else f"{scale * row.best:{form}}"
             minutes = "" if row.minutes is None else f"{row.minutes:g}"
             rows.append([box, named, row.state, best, row.metric + unit, row.done, row.what, row.started, minutes])
         return part("history", TextTable("Runs", columns, rows, words, sorted={"started": "descending"}), MOST)

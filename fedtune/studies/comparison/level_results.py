@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,9 @@ class LevelResults:
                 unequal |= {level: told["unequal"]} if told.get("unequal") else {}
                 whom.extend(of.against.get("other", [])[:1])
         objective, margin = Goal.from_record(record).first, float(record.get("margin", 0.0))
-        runs = {level: of.compared for level, of in over.items()}
-        against = tables.against_at(runs, [*dict.fromkeys(whom)], objective, margin) if runs else pd.DataFrame()
-        if runs:
+        against = pd.DataFrame()
+        if runs := {level: of.compared for level, of in over.items()}:
+            against = tables.against_at(runs, [*dict.fromkeys(whom)], objective, margin)
             metric = next(iter(over.values())).reported
             above = objective.sign_of(metric) * against["difference"] > 0
             told = against["verdict"].mask(against["verdict"] == LARGER, above.map({True: "above", False: "below"}))
@@ -130,25 +130,21 @@ class LevelResults:
         if self.table.empty:
             return []
         t, d, searches = self.table, self.against, int(self.record.get("searches", 1))
-        means = [figure(m, *v) for m, *v in zip(t["metric"], t["tuned"], t["half"], strict=True)]
-        metric = t["metric"].iloc[0]
+        metric, means = t["metric"].iloc[0], map(figure, t["metric"], t["tuned"], t["half"])
         mean = f"{label(metric)} at each level, tuned, mean ± 95 % interval over {several(searches, 'search')}"
         titled = [Titled(mean, self._wide("algorithm", t["algorithm"], t["level"], means))]
         if judged(d):
-            differences = [gained(r.metric, r.difference, r.half).removesuffix(" points") for r in d.itertuples()]
-            cells = [f"{difference}, {told}" for difference, told in zip(differences, d[TOLD], strict=True)]
-            pairs = self._wide("pair", d["algorithm"] + " − " + d["other"], d["level"], cells)
+            differences = pd.Series(map(gained, d["metric"], d["difference"], d["half"])).str.removesuffix(" points")
+            pairs = self._wide("pair", d["algorithm"] + " − " + d["other"], d["level"], differences + ", " + d[TOLD])
             unit = " in points" * is_share(metric)
             titled.append(Titled(f"pairs{unit}, with verdicts corrected (Holm) for all pairs and levels", pairs))
             changes = pd.DataFrame(self._changes(), columns=["pair", "verdict"])
             titled += [Titled("verdicts that change with the level", changes)] * bool(len(changes))
         return titled
 
-    def _wide(self, what: str, names: pd.Series, levels: pd.Series, cells: Sequence[str]) -> pd.DataFrame:
-        wide = pd.DataFrame({what: names, "level": levels, "cell": cells}).pivot(
-            index=what, columns="level", values="cell"
-        )
-        wide = wide.reindex(index=list(dict.fromkeys(names)), columns=self.levels).fillna("–")
+    def _wide(self, what: str, names: pd.Series, levels: pd.Series, cells: Iterable[str]) -> pd.DataFrame:
+        wide = pd.DataFrame({what: names, "level": levels, "cell": [*cells]}).pivot(index=what, columns="level")["cell"]
+        wide = wide.reindex(index=names.unique(), columns=self.levels).fillna("–")
         return wide.set_axis([self.at([level]) for level in self.levels], axis=1).reset_index()
 
 

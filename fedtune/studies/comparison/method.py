@@ -16,6 +16,7 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import one_line, printable, several
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy
+from fedtune.experiment.scenario import Scenario
 from fedtune.programs.naming import is_program
 from fedtune.runs.choice import TOP
 from fedtune.runs.overview import RungCount
@@ -44,6 +45,7 @@ SCHEDULERS = {
     "hyperband": ("asynchronous Hyperband in three brackets", "li2018hyperband,li2020asha"),
     "median": ("the median stopping rule", "golovin2017vizier"),
 }
+ACCOUNTANTS = {"pld": "privacy loss distributions", "rdp": "Rényi accountant"}
 UNITS, LONG_UNITS = (
     {"mb": mb, "seconds": "seconds", "sim_seconds": "device seconds"}
     for mb in ("megabytes", "megabytes sent and received")
@@ -79,6 +81,9 @@ def _plain(text: object) -> str:
 def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
     compared, first_searches = c.compared.items(), (next(iter(of.values())) for of in c.searches)
     has_variants = any(variant(name)[1] for name, _ in compared)
+    workload = c.first.workload
+    scenario = workload.resolve({})[1] if isinstance(workload, Experiment) else Scenario()
+    private = Privacy.of(scenario)
     return {
         "k": len(c.searches),
         "programs": [name for name, p in compared if is_program(p.options.algo)],
@@ -89,20 +94,10 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
             for p in first_searches
         ],
         "top": TOP,
-        **_of_privacy(c),
-        "where": scenario_words(c.to_record()),
-    }
-
-
-def _of_privacy(c: ComparisonPlan) -> dict[str, Any]:
-    workload = c.first.workload
-    scenario = workload.resolve({})[1] if isinstance(workload, Experiment) else None
-    private = Privacy.of(scenario) if scenario else None
-    by = {"pld": "privacy loss distributions", "rdp": "Rényi accountant"}
-    return {
         "private": private,
-        "accountant": by[accountant(private.noise or 1.0)] if private else "",
-        "target": scenario.epsilon if scenario else 0.0,
+        "accountant": ACCOUNTANTS[accountant(private.noise or 1.0)] if private else "",
+        "target": scenario.epsilon,
+        "where": scenario_words(c.to_record()),
     }
 
 

@@ -19,6 +19,7 @@ from fedtune.runs import choice, frames, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.runs.tables import BORROWED, DEFAULT, SEARCH
 
+Chosen = Callable[[Sequence[str]], Iterable[tuple[str, str]]]  # the pairs to test, of names, the best first
 UNIT = "unit"
 LEVEL = 0.05
 LARGER, WITHIN, UNTOLD, UNTESTED = "larger", "within the margin", "cannot be told", "not tested"  # verdicts
@@ -160,7 +161,7 @@ def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: fl
     several searches each is one number, the mean over its seeds, and they are paired, and each pair's variance is
     shrunk to all pairs' (`statistics.moderated`); with one, its seeds are.
     """
-    return _family(evaluations, objective, margin, lambda order: itertools.combinations(order, 2))
+    return _corrected(_tests(evaluations, objective, margin, lambda order: itertools.combinations(order, 2)))
 
 
 def against(
@@ -171,7 +172,7 @@ def against(
     def wanted(order: Sequence[str]) -> list[tuple[str, str]]:
         return [(name, b) for b in baselines if b in order for name in order if name not in baselines]
 
-    return _family(evaluations, objective, margin, wanted)
+    return _corrected(_tests(evaluations, objective, margin, wanted))
 
 
 def against_at(
@@ -199,26 +200,11 @@ def control(
     name; no row without them, nor where a search of one found nothing.
     """
     twice = [(names[1], names[0])] if len(names) > 1 else []
-    return _family(evaluations, objective, margin, lambda order: [pair for pair in twice if {*pair} <= {*order}])
+    return _corrected(_tests(evaluations, objective, margin, lambda order: [p for p in twice if {*p} <= {*order}]))
 
 
-def _family(
-    evaluations: pd.DataFrame,
-    objective: Objective,
-    margin: float,
-    choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
-) -> pd.DataFrame:
-    """Tests between tuned algorithms, corrected as one family.  choose_pairs: of names, the best first."""
-    return _corrected(_tests(evaluations, objective, margin, choose_pairs))
-
-
-def _tests(
-    evaluations: pd.DataFrame,
-    objective: Objective,
-    margin: float,
-    choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
-) -> pd.DataFrame:
-    """The same without correction and verdicts; with several searches, columns CLAIMS have p of both claims."""
+def _tests(evaluations: pd.DataFrame, objective: Objective, margin: float, choose_pairs: Chosen) -> pd.DataFrame:
+    """Tests between tuned algorithms, uncorrected; with several searches, columns CLAIMS have p of both claims."""
     by_search = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
     metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)
@@ -240,6 +226,7 @@ def _tests(
 
 
 def _corrected(tests: pd.DataFrame) -> pd.DataFrame:
+    """The tests corrected as one family, with their verdicts."""
     verdicts = _verdicts([*zip(*(tests[n] for n in CLAIMS), strict=True)]) if {*CLAIMS} <= {*tests} else ""
     last = tests[tests.columns.intersection(["metric"])]
     frame = tests.drop(columns=[*last, *CLAIMS], errors="ignore")

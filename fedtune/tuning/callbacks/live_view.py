@@ -97,18 +97,15 @@ class LiveView(Callback):
 
     def line(self, trial: str) -> str:
         """How a trial ended, for a log."""
-        last, untrained = self.last[trial], self.ended[trial] == UNTRAINED
+        last, name, untrained = self.last[trial], self.objective.name, self.ended[trial] == UNTRAINED
         when = "as it would break a bound" if untrained else "before its first round ended"
         if rounds := last.get("training_iteration", 0):
-            value = (
-                ""
-                if (score := self._value(last)) is None
-                else f", {self.objective.name} {figure(self.objective.name, score)} in the last"
-            )
-            when = f"after {several(rounds, 'round')}{value}"
-        first = self.best
-        value = figure(self.objective.name, float(self._value(self.last[first]) or 0)) if first else ""
-        best = f"; best so far {value} ({first})" if first else ""
+            when = f"after {several(rounds, 'round')}"
+            if (score := self._value(last)) is not None:
+                when += f", {name} {figure(name, score)} in the last"
+        best = ""
+        if first := self.best:
+            best = f"; best so far {figure(name, float(self._value(self.last[first]) or 0))} ({first})"
         return f"[{self._elapsed()}] {len(self.ended)}/{self.plan.trials} {trial} {self.ended[trial]} {when}{best}"
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:

@@ -84,18 +84,11 @@ class ExperimentOptions:
         group=WHAT,
     )
     preset: str = option(
-        "",
-        "as_text or as_published; the paper's text, or the released code's choices",
-        "NAME",
-        group=WHAT,
-        rare=True,
+        "", "as_text or as_published; the paper's text, or the released code's choices", "NAME", group=WHAT, rare=True
     )
     seed: int = option(0, "seed of split, weights and sampling (default 0)", "N", number(int, 0, SEEDS), group=WHAT)
     data_dir: str | None = option(
-        None,
-        "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",
-        "DIR",
-        group=WHERE,
+        None, "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR", group=WHERE
     )
     download: bool = option(False, "download the data set if it is missing", group=WHERE, rare=True)
     device: str = option("cpu", "cpu or cuda (default cpu)", "NAME", group=WHERE)

@@ -70,10 +70,7 @@ class SearchOptions(ExperimentOptions):
         "asha", f"which trials stop early (default asha); one of {', '.join(SCHEDULERS)}", "NAME", group=HOW
     )
     searcher: str | None = option(
-        None,
-        f"what proposes values (default tpe); for a grid: grid; one of {', '.join(SEARCHERS)}",
-        "NAME",
-        group=HOW,
+        None, f"what proposes values (default tpe); for a grid: grid; one of {', '.join(SEARCHERS)}", "NAME", group=HOW
     )
     objective: str = option(
         "",
@@ -83,11 +80,7 @@ class SearchOptions(ExperimentOptions):
     )
     subject_to: str = option("", "constraints, such as comm_mb<=20", "A<=X[,B>=Y]", group=HOW)
     seeds_per_trial: int = option(
-        1,
-        "seeds per trial (default 1); a trial is judged by the mean over them",
-        "K",
-        small_int,
-        group=HOW,
+        1, "seeds per trial (default 1); a trial is judged by the mean over them", "K", small_int, group=HOW
     )
     choose_seeds: int = option(
         CHOOSE_SEEDS,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
-from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.errors import UserError, require_known, shown
 from fedtune.core.hyper import Range, python_value
 
 HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
@@ -95,9 +95,8 @@ def check(given: Any) -> None:
                 raise UserError("must not be empty; leave it out for the default")
             parsed = about["parse"](value) if about["parse"] else _plain(f.default, value)
             object.__setattr__(given, f.name, parsed)
-            for one in parsed if isinstance(parsed, tuple) else (parsed,):
-                if about["choices"] and one not in about["choices"]:
-                    raise unknown("choice", one, about["choices"])
+            if about["choices"]:
+                require_known("choice", parsed if isinstance(parsed, tuple) else (parsed,), about["choices"])
         except UserError as error:
             raise UserError(f"{flag(f.name)} {error}") from None
 
