@@ -66,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _algorithm(console: Console, name: str) -> None:
     cls = registry.find(name)
+    from fedtune.experiment import refusals
     from fedtune.experiment.experiment import Experiment, beside_text
     from fedtune.tuning import space as spaces
 
@@ -78,6 +79,8 @@ def _algorithm(console: Console, name: str) -> None:
         console.print(f"  --preset {preset}: {', '.join(f'{n}={v}' for n, v in values.items())}")
     if presets_text := beside_text(cls):
         console.print(f"  {presets_text}")
+    why = next(refusals.unfit_for_privacy(name, cls()), "can be given")
+    console.print(f"  --privacy client {why.partition('; use')[0]}")
     for space in spaces.names(name):
         loaded = spaces.load(space, Experiment(algorithm=name, scenario=Scenario()))
         what = f"{terminal.several(len(loaded.points), 'point')}: " if loaded.is_grid else ""

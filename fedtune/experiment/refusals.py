@@ -29,7 +29,7 @@ def releases(cls: type[Algorithm]) -> str:
 def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...]) -> None:
     """UserError with the first reason for which a part that is on does not take this setting; Unfit: this algorithm."""
     if scenario.privacy == "client":
-        for why in _unfit_for_privacy(name, alg):
+        for why in unfit_for_privacy(name, alg):
             raise Unfit(f"privacy=client {why}")
         for why in _of_privacy(alg, scenario, forms):
             raise UserError(f"privacy=client {why}")
@@ -37,7 +37,8 @@ def require(name: str, alg: Algorithm, scenario: Scenario, forms: tuple[NetStruc
         raise Unfit(f"compress={scenario.compress} {why}; use fp16 or int8, which take all messages, or fedavg, …")
 
 
-def _unfit_for_privacy(name: str, alg: Algorithm) -> Iterator[str]:
+def unfit_for_privacy(name: str, alg: Algorithm) -> Iterator[str]:
+    """Reasons for which an algorithm's clients cannot be private, whatever the setting."""
     if what := _UNBOUNDED.get(releases(type(alg))):
         rule = "needs a server that uses clients' models through one plain mean and nothing else"
         yield f"{rule}, but {name}'s server {what}; use one of fedavg, fedprox, fedadam, moon, fedrep, …"

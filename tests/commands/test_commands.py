@@ -7,6 +7,7 @@ import pytest
 
 from fedtune import __main__ as console
 from fedtune.commands import list as listing
+from fedtune.core.errors import Unfit
 from fedtune.core.hyper import hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.data import datasets
@@ -42,6 +43,18 @@ def test_list_of_a_topic_shows_everything_there_is(topic, names, capsys):
     assert listing.main([topic]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in names)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "local", "gfpl", "cfl"])
+def test_list_says_who_can_be_private_as_a_run_does(name, capsys):
+    assert listing.main([name]) == 0
+    said = capsys.readouterr().out
+    try:
+        Experiment(algorithm=name, scenario=Scenario(privacy="client", update_clip=1.0)).check({})
+    except Unfit as why:
+        assert "--privacy client needs a server" in said and str(why).partition("but ")[2][:20] in said
+    else:
+        assert "--privacy client can be given" in said
 
 
 def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):
