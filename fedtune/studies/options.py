@@ -63,8 +63,8 @@ class ComparisonOptions(SearchOptions):
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option(
         "",
-        "algorithms to compare, names or files; or variants of them, 'fedavg[compress=topk]'; all: those that can train "
-        "the scenario's models",
+        "algorithms to compare, names or files; or variants of them, 'fedavg[compress=topk]'; all: those that can "
+        "train the scenario's models",
         "A,B,…",
         group=WHAT,
     )

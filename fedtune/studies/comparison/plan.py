@@ -190,12 +190,12 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     """
     _require_comparable(options)
     names = _algorithms(options)
-    _require_apart(options, names)
     folder = folder or new_folder(options)
     searches = {algo: _search(options, typed, folder) for algo, typed in names.items()}
     _require_taken(options, searches)
     with terminal.silent():  # it is planned again below, and reports the error then
         first, left_out = _taking_part(searches, options)
+    _require_own(options, first)
     for algo, why in left_out.items():
         say(f"note: {algo} is left out: {why}")
     searches = {algo: searches[algo] for algo in first}
@@ -353,13 +353,18 @@ def _for_all(name: str, p: SearchPlan) -> dict[str, Any]:
     return {n: value for n, value in p.workload.pinned.items() if n not in variant(name)[1]}
 
 
-def _require_apart(options: ComparisonOptions, names: Mapping[str, str]) -> None:
-    """UserError if a variant has a value that all have."""
-    for name in names:
-        if both := {*options.set, *options.fields} & {*variant(name)[1]}:
-            raise UserError(
-                f"a variant's values are its own, but {both.pop()} is given for all and in {name}; leave one out"
-            )
+def _require_own(options: ComparisonOptions, plans: Mapping[str, SearchPlan]) -> None:
+    """UserError if a variant has a value that all have, or that is no hyperparameter: the setting is one for all."""
+    for name, p in plans.items():
+        for n in variant(name)[1]:
+            if n in options.set or n in options.fields:
+                raise UserError(
+                    f"a variant's values are its own, but {n} is given for all and in {name}; leave one out"
+                )
+            if n not in p.workload.pinned:
+                raise UserError(
+                    f"a variant has hyperparameters of its own, but {n} in {name} is the setting's, for all"
+                )
 
 
 def new_folder(options: ComparisonOptions) -> Path:
