@@ -253,7 +253,7 @@ OTHER_CASES = {
     "compare --algos fedavg[lr=0.1],fedavg[lr=0.1]": "--algos names each algorithm once",
     "compare --algos local,fedavg[lr]": "fedavg[…] needs NAME=VALUE, but got 'lr'",
     "compare --algos local,fedavg[momentun=0.5]": "unknown hyperparameter of fedavg 'momentun': did you mean",
-    "compare --algos local,fedavg[lr=0.1] --set lr=0.2": "lr is given for all, too; leave it out of one",
+    "compare --algos local,fedavg[lr=0.1] --set lr=0.2": "lr is given for all, too; leave one out",
     "compare --algos fedavg,fedavg[test_shots=3]": "test_shots in fedavg[test_shots=3] is the setting's, for all",
     "compare --algos local,": "unknown algorithm ''",
     "compare --algos local --algo gfpl": "unknown option '--algo': did you mean '--algos'",

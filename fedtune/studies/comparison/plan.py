@@ -358,13 +358,9 @@ def _require_own(options: ComparisonOptions, plans: Mapping[str, SearchPlan]) ->
     for name, p in plans.items():
         for n in variant(name)[1]:
             if n in options.set or n in options.fields:
-                raise UserError(
-                    f"a variant's values are its own, but {n} is given for all and in {name}; leave one out"
-                )
+                raise UserError(f"{name} has a value of {n} for itself, but {n} is given for all, too; leave one out")
             if n not in p.workload.pinned:
-                raise UserError(
-                    f"a variant has hyperparameters of its own, but {n} in {name} is the setting's, for all"
-                )
+                raise UserError(f"a variant's values are hyperparameters, but {n} in {name} is the setting's, for all")
 
 
 def new_folder(options: ComparisonOptions) -> Path:
