@@ -112,7 +112,7 @@ def _parsed(name: str, content: bytes) -> dict[str, dict[str, float]]:
         client = cells.pop("client", "").strip()
         if len(line) != len(header) or not client or client in rows:
             raise UserError(
-                f"each row of {name} must be one client's, with all columns, but got {shown(','.join(line))}"
+                f"each row of {name} must be another client's, with all columns, but got {shown(','.join(line))}"
             )
         rows[client] = {column: _number(name, client, column, text) for column, text in cells.items()}
     return rows

@@ -80,7 +80,7 @@ class Findings:
         """Whether resume gives this search more trials."""
         r, over = self.record, self.state in OVER and "replays" not in self.record
         more = searchers.extendable(r.get("searcher"), r.get("scheduler")) and not r.get("whole")
-        return over and more and not self.is_in_comparison
+        return over and more and not (self.is_in_comparison or (r.get("options") or {}).get("trials_drawn"))
 
     @property
     def score(self) -> float:

@@ -60,6 +60,8 @@ def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[Stud
         raise UserError(
             f"only a search by {', '.join(EXTENDABLE)} can be extended, but {path} used {how}; start a new search"
         )
+    if record["options"].get("trials_drawn"):
+        raise UserError(f"more trials would void the ε of the choice, but {path} drew their number; start a new search")
     open_trials = trial_states.OPEN in trial_states.trial_statuses(path, {}, record["state"]).values()
     if record["state"] == "running" or (open_trials and resumed_as(path, record)):
         raise UserError(
@@ -83,9 +85,10 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> tuple[plan.
     if p.budget.unit != "rounds":
         raise UserError(f"--rounds needs a search whose budget is in rounds, but {run.path} has one in {p.budget.unit}")
     if p.workload.traits.depends_on_horizon:
+        by = "the noise of --epsilon depends" if p.options.fields.get("epsilon") else f"{p.workload.name} may depend"
         raise UserError(
-            f"{p.workload.name} may depend on how many rounds a trial has, so a longer one may differ from the start; "
-            f"search again with --rounds {p.workload.rounds}"
+            f"{by} on how many rounds a trial has, so a longer one may differ from the start; search again with "
+            f"--rounds {p.workload.rounds}"
         )
     trials, rounds = frames.trials_table(run), frames.rounds_table(run)
     configs = {t["trial"]: t["config"] for folder in lineage(run) for t in suggestions(folder.path)}

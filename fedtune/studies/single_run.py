@@ -17,6 +17,7 @@ from fedtune.engine import model_file
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.privacy import Privacy
 
 
 def run(
@@ -35,6 +36,7 @@ def run(
     data = partitioning.make(experiment.scenario, experiment.seed, data_dir, download)
     simulation = Simulation(experiment, {}, data)
     setup, began = simulation.setup, time.perf_counter()
+    private = Privacy.of(setup.scenario)
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
     size = f"{several(setup.task.clients, 'client')}, {several(setup.scenario.rounds, 'round')}"
     say(f"{experiment.algorithm}, {size}, seed {experiment.seed}, executor {executor}, {experiment.device}")
@@ -45,7 +47,7 @@ def run(
         output.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if model:
         model_file.write(model, experiment, {}, simulation)
-    _conclude(rows[-1], time.perf_counter() - began)
+    _conclude(rows[-1], time.perf_counter() - began, private.delta if private else None)
     return rows
 
 
@@ -61,7 +63,7 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
     return rows
 
 
-def _conclude(last: dict[str, Any], seconds: float) -> None:
+def _conclude(last: dict[str, Any], seconds: float, delta: float | None = None) -> None:
     in_words = {n: figure(n, v) for n, v in last.items() if is_share(n) and v is not None}
     more = {"test_acc_all": "test accuracy over all classes", "test_acc_foreign": "over foreign ones"}
     say(
@@ -69,6 +71,7 @@ def _conclude(last: dict[str, Any], seconds: float) -> None:
         f"test accuracy {in_words['test_acc']} (std over clients {in_words['test_acc_std']}, worst tenth "
         f"{in_words['test_acc_worst10']}), {last['comm_mb']:.2f} MB sent and received"
         + (f", {last[SIM_SECONDS]:.4g} device seconds" if SIM_SECONDS in last else "")
+        + (f", ε = {last['epsilon']:.4g} at δ = {delta:.3g}" if delta else "")
         + "".join(f"; {words} {in_words[name]}" for name, words in more.items() if name in last)
     )
     own = [n for n in last if is_own(n)]

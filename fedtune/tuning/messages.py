@@ -109,7 +109,7 @@ def conclude(
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     whole, record = space_facts.are_all(p.space, p.trials), p.workload.to_record() | p.goal.to_record()
-    extends = searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or whole)
+    extends = searchers.extendable(p.searcher, p.scheduler) and not (p.replayed or whole or p.options.trials_drawn)
     resume = command_line("resume", near(p.folder)) if extends else None
     learns, count = "" if whole else p.searcher, sum(counts.values())  # of a whole grid nothing was sampled
     for line in of_privacy:

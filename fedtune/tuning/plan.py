@@ -390,9 +390,7 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
     if unit == "mb" and "comm_mb" not in workload.measures.selectable:
         raise UserError(f"--budget-unit mb needs the metric comm_mb, but {workload.name} has none; use --rounds")
     if unit == SIM_SECONDS and unit not in workload.measures.selectable:
-        raise UserError(
-            f"--budget-unit {unit} needs devices, but {workload.name} has none; give --devices alike, or own"
-        )
+        raise UserError(f"a budget in device seconds needs devices, but {workload.name} has none; give --devices alike")
     if options.grace is not None and options.grace > length:
         raise UserError(f"--grace must be at most the --budget of {length:g}, but got {options.grace:g}")
     first = min(_first_effect(space, workload)[0], rounds)

@@ -145,8 +145,8 @@ CASES = {
     GFPL + "--devices {tmp}/negative.csv": "slow in negative.csv must be a number above 0, but client 0 has '-1'",
     GFPL + "--devices {tmp}/words.csv": "up_mbps in words.csv must be a number above 0, but client 0 has 'fast'",
     GFPL + "--devices {tmp}/lags.csv": "lag in lags.csv must be a number 0 or more, but client 0 has '-0.1'",
-    GFPL + "--devices {tmp}/twice.csv": "each row of twice.csv must be one client's, with all columns, but got '0,2'",
-    GFPL + "--devices {tmp}/short.csv": "each row of short.csv must be one client's, with all columns, but got '0'",
+    GFPL + "--devices {tmp}/twice.csv": "must be another client's, with all columns, but got '0,2'",
+    GFPL + "--devices {tmp}/short.csv": "each row of short.csv must be another client's, with all columns, but got '0'",
     GFPL + "--selection ort": "unknown choice of selection 'ort': did you mean 'oort'?",
     GFPL + "--selection oort --set offered=9": "offered acts only with --selection power-of-choice, but got 9 without",
     GFPL + "--devices alike --set speed_spread=1": "speed_spread acts only with --devices lognormal, but got 1 without",
@@ -165,7 +165,7 @@ CASES = {
     GFPL + "--objective sim_seconds": "device seconds need devices, but got objective sim_seconds without; give",
     GFPL
     + "--subject-to sim_seconds<=9": "device seconds need devices, but got metric of a constraint sim_seconds without",
-    GFPL + "--budget-unit sim_seconds --budget 9": "--budget-unit sim_seconds needs devices, but gfpl has none",
+    GFPL + "--budget-unit sim_seconds --budget 9": "a budget in device seconds needs devices, but gfpl has none",
     GFPL
     + "--objective val_acc,comm_mb --searcher cmaes": "several objectives need one of tpe, random, gp, nsga2, grid",
     GFPL + "--objective val_acc,comm_mb --scheduler pbt": "several objectives need one of tpe, random, gp, nsga2, grid",

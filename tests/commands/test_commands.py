@@ -88,13 +88,16 @@ def test_shares_are_percent_and_a_metric_of_your_own_is_as_it_is(capsys):
         "round": 2,
         "comm_mb": 0.5,
         "sim_seconds": 12.5,
+        "epsilon": 3.6404,
         "test_acc_etf": 0.875,
         "val_accuracy": 87.5,
         "test_account": 0.25,
     }
-    single_run._conclude(last | dict.fromkeys(("val_acc", "test_acc", "test_acc_std", "test_acc_worst10"), 0.5), 1.0)
+    single_run._conclude(
+        last | dict.fromkeys(("val_acc", "test_acc", "test_acc_std", "test_acc_worst10"), 0.5), 1.0, 0.001
+    )
     first, own, heads = capsys.readouterr().out.splitlines()
-    assert first.endswith("0.50 MB sent and received, 12.5 device seconds")
+    assert first.endswith("0.50 MB sent and received, 12.5 device seconds, ε = 3.64 at δ = 0.001")
     assert own == "metrics of your own: val_accuracy 87.5000, test_account 0.2500"
     assert heads == "test accuracy by head: etf 87.50 %"
 

@@ -176,7 +176,7 @@ def check_names(arguments: dict[str, Any]) -> None:
         assert not value or value.isupper() or names <= set(registry.names()), value
     scenario = arguments.get("scenario")
     assert not scenario or scenario.isupper() or scenario in SCENARIOS
-    for text in arguments.get("set") or []:
+    for text in [*(arguments.get("set") or []), *(arguments.get("vary") or [])]:
         hp = text.partition("=")[0]
         known = [hyperparameters(Scenario), *(hyperparameters(registry.find(a)) for a in registry.names())]
         assert hp == "name" or any(hp in some for some in known), text

@@ -51,6 +51,8 @@ def test_figures_of_the_first_pages() -> None:
     gained = FinalCheck(pd.DataFrame(record["final"]), Objective("val_acc", "max")).verdict()
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"{gained}. Best configuration: {', '.join(found)}, …" in readme
+    (gain,) = re.findall(r"\+\S+ ± \S+ points", gained)
+    assert f"default ({gain} of test accuracy)" in (ROOT / "docs" / "index.md").read_text()
 
 
 def test_algorithms_are_counted_alike_on_every_page() -> None:

@@ -155,12 +155,24 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
     assert extending.checkpoint(StudyFolder(run), "c", rounds, ENGINE.saved_round) == (None, 0.0)
 
 
-def test_a_plan_over_all_rounds_is_not_extended(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("options", "more", "rule"),
+    [
+        ({"algo": "fedkd"}, "--rounds", "fedkd may depend on how many rounds a trial has"),
+        ({"algo": "fedavg", "fields": {"privacy": "client", "epsilon": 8.0}, "set": {"update_clip": 1.0}}, "--rounds",
+         "the noise of --epsilon depends on how many rounds a trial has"),
+        ({"trials_drawn": "geometric"}, "--trials", "more trials would void the ε of the choice"),
+    ],
+)  # fmt: skip
+def test_a_plan_over_all_rounds_or_a_drawn_number_of_trials_is_not_extended(
+    options, more, rule, before, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     other = tmp_path / "run"
     shutil.copytree(before.folder, other)
     record = json.loads((other / "run.json").read_text())
-    record["options"]["algo"] = "fedkd"
+    fields = {**record["options"]["fields"], **options.get("fields", {})}
+    record["options"] |= {**options, "fields": fields}
     record["defaults"] = {}  # another algorithm's
     (other / "run.json").write_text(json.dumps(record))
-    assert resume.main([str(other), "--rounds", "2"]) == 2
-    assert "fedkd may depend on how many rounds a trial has" in capsys.readouterr().err
+    assert resume.main([str(other), more, "+2"]) == 2
+    assert rule in capsys.readouterr().err

@@ -29,12 +29,11 @@ SHARED = "scenario_name scenario objectives constraints searches seeds trials ma
 def plans(options: ComparisonOptions) -> list[ComparisonPlan]:
     """The comparison at each level, the lowest first; UserError for whatever is wrong with one."""
     name, _, values = options.at.partition("=")
-    flag, given = "--budget and its unit", options.budget or options.budget_unit != "rounds"
+    given: dict[str, Any] = {"budget": options.budget, "budget-unit": options.budget_unit}
     if name == "epsilon":
-        flag = "--epsilon, with privacy,"
-        given = "epsilon" in options.fields or options.fields.get("privacy", "client") != "client"
-    if given:
-        raise UserError(f"--at {name} sets {flag} at each level, but got it, or another, too; leave it out")
+        given = {n: options.fields.get(n) for n in ("epsilon", "privacy")}
+    if also := [f"--{n} {value}" for n, value in given.items() if value not in (None, "rounds", "client")]:
+        raise UserError(f"--at {name} sets --{' and --'.join(given)}, but got {', '.join(also)}, too; leave it out")
     folder = comparison_plan.new_folder(options)
     each = list[ComparisonPlan]()
     for value in values.split(","):
