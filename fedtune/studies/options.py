@@ -14,7 +14,6 @@ from fedtune.programs.naming import is_command, is_program
 from fedtune.runs import reading
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
-from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import OF_ENGINE, canonical
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.options.types import HOW, LENGTH, LONG, WHAT, above_zero, number, option, pair, small_int
@@ -151,7 +150,7 @@ class ComparisonOptions(SearchOptions):
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         algorithm, values = variant(typed)
         shared["set"] = {**self.set, **values}
-        shared["vary"] = tuple(text for text in self.vary if spaces.named(text) not in values)
+        shared["vary"] = tuple(text for text in self.vary if text.partition("=")[0] not in values)
         if is_program(algorithm):  # the scenario's options are for built-in algorithms
             shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
             shared["fields"] = {name: value for name, value in self.fields.items() if name == "rounds"}
