@@ -244,7 +244,7 @@ WIDENING = (
     "--algos fedprox,local --scenario digits-w4 --clients 4 --rounds 2 --trials 1 --searches 1 --seeds 2 "
     "--choose-seeds 1 --top-k 1 --baselines none --scheduler none --max-concurrent 1 "
     "--vary momentum=0.5..0.9 --widen --no-dashboard --name wide"
-).split() + ["--vary", "lr=0.01..0.1 log"]
+).split() + ["--vary", "lr=0.03..0.3 log"]
 
 
 @pytest.fixture(scope="module")
@@ -256,24 +256,24 @@ def wide(tmp_path_factory):
 
 @pytest.mark.long  # a search of Ray's
 def test_ranges_at_whose_end_a_choice_lies_are_searched_again_by_all(wide):
-    """The only trial of each search is the default, which lies at two ranges' lower ends."""
+    """The only trial of each search is the default, at the lower end of lr's range and the upper of momentum's."""
     record = json.loads((wide / "compare.json").read_text())
     whose = "for fedprox, local, because fedprox chose"
     assert record["widened"] == [
-        f"lr: 0.01..0.1 log becomes 0.001..0.1 log {whose} 0.01, local chose 0.01",
-        f"momentum: 0.5..0.9 becomes 0.1..0.9 {whose} 0.5, local chose 0.5",
+        f"lr: 0.03..0.3 log becomes 0.003..0.3 log {whose} 0.03, local chose 0.03",
+        f"momentum: 0.5..0.9 becomes 0.5..0.99 {whose} 0.9, local chose 0.9",
     ]
     assert record["trials"] == 2 and record["unequal"] == []
     for name in ("fedprox", "local"):
         first, again = (json.loads((wide / n / "run.json").read_text()) for n in (name, f"{name}+widened"))
-        assert again["extends"] == name and again["space"]["lr"] == "0.001..0.1 log"
-        assert again["space"] == first["space"] | {"lr": "0.001..0.1 log", "momentum": "0.1..0.9"}
+        assert again["extends"] == name and again["space"]["lr"] == "0.003..0.3 log"
+        assert again["space"] == first["space"] | {"lr": "0.003..0.3 log", "momentum": "0.5..0.99"}
         trials = pd.read_parquet(wide / f"{name}+widened" / "trials.parquet")
         assert len(trials) == 2 and trials["trial"].iloc[0] in set(
             pd.read_parquet(wide / name / "trials.parquet")["trial"]
         )
     table = (wide / "table.md").read_text()
-    assert "each search had 2 trials" in table and "ranges were widened: lr: 0.01..0.1 log becomes" in table
+    assert "each search had 2 trials" in table and "ranges were widened: lr: 0.03..0.3 log becomes" in table
     scored = pd.read_parquet(wide / "evaluations.parquet")
     assert set(scored["configuration"]) == {"default", "top 1"}
 
