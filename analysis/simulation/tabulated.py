@@ -139,7 +139,7 @@ class Fresh:
         agree.  If sums are rounded otherwise, as on another machine, some classify a few rows otherwise.
         """
         names = list(table.levels)
-        if [n for n in self.frame if n not in NEEDED] != names or self.frame[ROUND].max() != table.rounds:
+        if [n for n in self.frame if n not in (*NEEDED, COST)] != names or self.frame[ROUND].max() != table.rounds:
             raise UserError(
                 f"fresh seeds are of the table's experiment, which varies {', '.join(names)} over "
                 f"{several(table.rounds, 'round')}, but {self.file.name} is of another"

@@ -182,6 +182,8 @@ def test_fresh_seeds_of_another_experiment_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=why):
             fresh(table, seeds, off).of(table)
+    with pytest.raises(UserError, match="has the seeds 1, 2"):  # a table of the same grid, which has costs, too
+        Fresh(Path("t.parquet"), fresh(table, [1, 2]).frame.assign(**{tabulated.COST: 1.0})).of(table)
     other = fresh(table, [2, 3])
     with pytest.raises(UserError, match="which varies a over 4 rounds"):
         Fresh(other.file, other.frame.rename(columns={"a": "b"})).of(table)
