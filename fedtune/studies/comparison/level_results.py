@@ -117,12 +117,13 @@ class LevelResults:
         return out + [f"budgets were not equal at {level}: {what}" for level, what in each]
 
     def _changes(self) -> Iterator[tuple[str, str]]:
-        """Pairs whose verdict is not the same at every level, and from which level on it is which."""
+        """Pairs whose verdict is not the same at every level, and at which it is which."""
         for (name, other), rows in self.against.groupby(["algorithm", "other"], sort=False):
             runs = itertools.groupby(zip(rows[TOLD], rows["level"], strict=True), key=lambda of: of[0])
-            steps = [f"{told} from {self.at([next(of)[1]])} on" for told, of in runs]
-            if len(steps) > 1:
-                yield f"{name} − {other}", ", ".join(steps)
+            *steps, (last, end) = [(told, [level for _, level in of]) for told, of in runs]
+            if steps:
+                before = "".join(f"{told} at {self.at(levels)}, " for told, levels in steps)
+                yield f"{name} − {other}", f"{before}{last} from {self.at(end[:1])} on"
 
     @property
     def titled(self) -> list[Titled]:
