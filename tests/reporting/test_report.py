@@ -602,7 +602,7 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     out = tmp_path / "all.html"
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
-    changed = "digits-w4 (clients = 5, rounds = 6, lr = 0.01, momentum = 0.5)"  # no default of today's
+    changed = "digits-w4 (clients = 5, rounds = 6, momentum = 0.5)"  # no default of today's; lr is searched
     assert f"a run fedproto on {changed} finished 14 validation accuracy 95.00 % 94.00 ± 4.97 % 90.00 ± 0.00 %" in told(
         html
     )
@@ -833,6 +833,12 @@ def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
     assert f.test_text == f"{said}, reported and never used"
     columns = sections._trials(f).columns
     assert f"{f.goal.first.tested} %" in columns and "test_acc %" in columns and len(set(columns)) == len(columns)
+
+
+def test_the_default_has_no_value_of_what_is_off_in_it(tmp_path: Path) -> None:
+    space = {"compress": "none | topk", "sent_share": "0.0001..1 log where compress is topk"}
+    told = findings.read(make(tmp_path / "run", space=space, default_config={"compress": "none"})).answer()
+    assert [(name, default) for name, _, default, *_ in told.rows] == [("compress", "none"), ("sent_share", "–")]
 
 
 def test_the_fronts_of_several_objectives_come_first(tmp_path: Path) -> None:

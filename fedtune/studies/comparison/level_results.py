@@ -16,7 +16,7 @@ from fedtune.core.statistics import figure, gained
 from fedtune.core.terminal import few, several
 from fedtune.runs.files import LEVELS, RunFiles, levels_of
 from fedtune.studies.comparison import tables
-from fedtune.studies.comparison.results import Results, Titled, scenario_words
+from fedtune.studies.comparison.results import SEARCHED, Results, Titled, scenario_words, searched_in
 from fedtune.studies.comparison.tables import LARGER, LOCAL
 from fedtune.studies.comparison.text import ONE_SEARCH, judged, listed
 
@@ -47,6 +47,7 @@ class LevelResults:
         """Those in a folder; UserError if it is damaged."""
         record, refused = RunFiles(folder, LEVELS).record_with("levels", "algorithms"), dict[Any, list[str]]()
         over, whom, unequal = dict[str, Results](), [LOCAL], dict[str, list[str]]()
+        record = record | {SEARCHED: [n for of_level in levels_of(folder) for n in searched_in(of_level.path)]}
         for of_level in levels_of(folder):
             told, level = of_level.record, of_level.name.partition("=")[2]
             for who in (told.get("left_out") or {}).items():

@@ -21,6 +21,7 @@ from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies.comparison import budgets, tables, text
 from fedtune.studies.comparison.tables import BORROWED_COLUMNS, COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
 
+SEARCHED = "searched"  # an entry of a record as it is read: the hyperparameters that some search goes over
 TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict", "lender")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 OF_PAIRS, OF_TUNED = "Pairs", "Configurations, budget and cost"  # headings of a report
@@ -55,7 +56,7 @@ class Results:
     def read(cls, run: Path) -> Results:
         """Those in a folder, as far as they are there; UserError if it is damaged."""
         files = RunFiles(run, COMPARISON)
-        record = files.record_with("algorithms", "trials", "budget", "seeds")
+        record = files.record_with("algorithms", "trials", "budget", "seeds") | {SEARCHED: searched_in(run)}
         control, objective = record.get("control", []), Goal.from_record(record).first
 
         def made(file: Path, read: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
@@ -179,13 +180,19 @@ class Results:
         return f"cost; each search had {several(self.record['trials'], 'trial')} of at most {most} each{choice}"
 
 
+def searched_in(run: Path) -> list[str]:
+    """The hyperparameters that a comparison's searches go over, as far as they have begun."""
+    return sorted({n for file in run.glob("*/run.json") for n in RunFiles(file.parent).record.get("space") or ()})
+
+
 def scenario_words(record: Mapping[str, Any]) -> str:
-    """Where a comparison's algorithms train: its scenario by name, with the fields that were changed."""
+    """Where a comparison's algorithms train: its scenario by name, with the fields that were changed for all."""
     scenario = record.get("scenario")
     if not scenario:
         return "their own data"
     changed = (record.get("options") or {}).get("fields") or {}
-    return in_words(record.get("scenario_name") or scenario["dataset"], scenario, changed)
+    fixed = {n: value for n, value in scenario.items() if n not in record.get(SEARCHED, ())}
+    return in_words(record.get("scenario_name") or scenario["dataset"], fixed, changed)
 
 
 def metric_on(table: pd.DataFrame, goal: Goal) -> str:
