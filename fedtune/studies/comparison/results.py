@@ -13,6 +13,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import label
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
+from fedtune.core.statistics import number
 from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
 from fedtune.runs import reading
@@ -20,10 +21,12 @@ from fedtune.runs.choice import TOP
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies.comparison import budgets, tables, text
 from fedtune.studies.comparison.tables import BORROWED_COLUMNS, COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
+from fedtune.studies.options import variant
 
 SEARCHED = "searched"  # an entry of a record as it is read: the hyperparameters that some search goes over
 TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict", "lender")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
+UNLIKE = 0.05  # share by which megabytes of a run may differ before a table has them
 OF_PAIRS, OF_TUNED = "Pairs", "Configurations, budget and cost"  # headings of a report
 
 
@@ -151,7 +154,7 @@ class Results:
         how = f"± of each pair by itself, {text.paired(self.pairs, self.searches, self.margin)}"
         whom = f" against {text.listed([*dict.fromkeys(self.against.get('other', ()))])}"
         titled = [
-            Titled(self._figures_title(), figures.iloc[:, : text.OPENING]),
+            Titled(self._figures_title(), figures.iloc[:, : text.OPENING].assign(**self._sent())),
             self._titled_pairs("", f"{how}; p corrected by Holm for all pairs", self.pairs),
             self._titled_pairs(whom, "p corrected by Holm for these", self.against),
             Titled(f"more of the tuned configurations{in_percent}", more, OF_TUNED),
@@ -159,6 +162,14 @@ class Results:
             Titled("what the searches found", found, OF_TUNED),
         ]
         return [of for of in titled if len(of.text) and of.text.shape[1] > 1]
+
+    def _sent(self) -> dict[str, list[str]]:
+        """The column of megabytes that a tuned run sends, where those that send differ by it, or by their codec."""
+        runs = self.evaluations
+        sent = runs[runs["chosen"]].groupby("algorithm")["comm_mb"].mean() if "comm_mb" in runs else pd.Series()
+        some, variants = sent[sent > 0], any(variant(str(name))[1] for name in self.table["algorithm"])
+        told = len(some) and (variants or some.max() > (1 + UNLIKE) * some.min())
+        return {"MB a run": [number(mb, ".3g") for mb in sent.reindex(self.table["algorithm"])]} if told else {}
 
     def _titled_pairs(self, whom: str, how: str, pairs: pd.DataFrame) -> Titled:
         told, which = text.told(pairs), "can be told" if text.judged(pairs) else "with p (Holm) below 5 %"
