@@ -134,6 +134,7 @@ def _of_results(c: ComparisonPlan, found: Results) -> dict[str, Any]:
     of_versions = found.record.get("versions") or {}
     commits = [n for n in commits_of(found.record) if n]
     return {
+        "tops": comparison_text.tops(found.evaluations),
         "pairs": len(found.pairs),
         "margin": comparison_text.sized(c.options.margin, found.pairs),
         "differs": "" if found.twice.empty else comparison_text.from_itself(found.twice),
