@@ -125,7 +125,8 @@ class Findings:
         for n in self.searched:
             hp = declared.get(n)
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
-            default = "–" if n not in values else "none" if values[n] is None else short(values[n])
+            lacking = "–" if values else "?"  # nothing is known of it
+            default = lacking if n not in values else "none" if values[n] is None else short(values[n])
             best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
             rows.append((symbol, best, default, space.get(n, ""), code(hp.help if hp else "")))
         described = any(row[-1] for row in rows)  # a program's are not
