@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -161,7 +162,8 @@ def pairs(table: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
     for kind in [kind for i, kind in enumerate(CELLS) if kind and any(i in row for row in z)]:
         square = {"symbol": "square", "size": 12, "color": CELLS[kind], "line": {"width": 1, "color": GREY}}
         figure.add_scatter(x=[None], y=[None], mode="markers", name=kind, marker=square, showlegend=True)
-    figure.update_xaxes(side="top", tickangle=-90 if len(order) > 3 else 0, showgrid=False, ticks="")
+    labels = {"tickvals": order, "ticktext": [re.sub(r"(?=\[)|(?<=,)", "\n", name) for name in order]}
+    figure.update_xaxes(side="top", tickangle=-90 if len(order) > 3 else 0, showgrid=False, ticks="", **labels)
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
     note = f"{'points' if is_share(metric) else in_words(metric)}, on fresh seeds; n = {several(len(table), 'pair')}"
     figure = finish(figure, title, note, height=60 + max(20, 34 - len(order) // 2) * len(order), legend=2)

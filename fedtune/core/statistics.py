@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from fedtune.core.metrics import is_share, limits
+from fedtune.core.metrics import METRICS, is_share, limits
 
 UNBOUNDED = (-math.inf, math.inf)
 LEAST_EXCESS = 1e-9  # smallest excess variance of logarithms: less is rounding
@@ -186,9 +186,10 @@ def unit_of(metric: str) -> tuple[int, str, str]:
 
 
 def figure(metric: str, mean: float, half: float = math.nan) -> str:
-    """A metric's mean with its interval: `94.78 ± 2.54 %`, or `0.9478 ± 0.0254` of what is no share."""
+    """A metric's mean with its interval: `94.78 ± 2.54 %`, of a cost `13.0028 s`, of others `0.9478 ± 0.0254`."""
     scale, form, unit = unit_of(metric)
     low, high = limits(metric)
+    unit = unit or (f" {METRICS[metric].unit}".rstrip() if metric in METRICS else "")
     return interval(scale * mean, scale * half, form, within=(scale * low, scale * high), unit=unit)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError, require_known, shown, unknown
-from fedtune.core.hyper import Range, check_all, hyper, python_value
+from fedtune.core.hyper import check_all, hyper, python_value
+from fedtune.core.terminal import short
 from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
 from fedtune.data import devices as profiles
 from fedtune.nn import catalogue
@@ -301,8 +302,7 @@ class Scenario:
         for f in fields(self):
             value, bounds = getattr(self, f.name), f.metadata.get("bounds")
             if bounds and not bounds[0] <= value <= bounds[1]:
-                allowed = Range(bounds[0], bounds[1], log=False, integer=isinstance(f.default, int)).text()
-                raise UserError(f"{f.name} must be in {allowed}, but got {value}")
+                raise UserError(f"{f.name} must be in {short(bounds[0])}..{short(bounds[1])}, but got {value}")
         if self.eval_clients == 1 or self.eval_clients > self.clients:
             rule = f"2 to the {self.clients} clients there are, or 0 for all"
             raise UserError(f"eval_clients must be {rule}, but got {self.eval_clients}")

@@ -62,7 +62,8 @@ class Findings:
         if "scenario" not in self.record:
             return f"{who} (a program){which}"
         given = (self.record.get("options") or {}).get("fields")
-        scenario = in_words(self.scenario, self.record["scenario"], given if isinstance(given, dict) else ())
+        fixed = {n: v for n, v in self.record["scenario"].items() if n not in self.searched}
+        scenario = in_words(self.scenario, fixed, given if isinstance(given, dict) else ())
         return f"{who} on {scenario}{which}"
 
     @property
@@ -119,11 +120,13 @@ class Findings:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
         assert self.best is not None
         space, declared = self.record.get("space") or {}, hyperparameters(self.record)
+        values = self.record.get("default_config", self.default)
         rows: list[tuple[str, ...]] = []
         for n in self.searched:
             hp = declared.get(n)
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
-            default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
+            lacking = "–" if values else "?"  # nothing is known of it
+            default = lacking if n not in values else "none" if values[n] is None else short(values[n])
             best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
             rows.append((symbol, best, default, space.get(n, ""), code(hp.help if hp else "")))
         described = any(row[-1] for row in rows)  # a program's are not

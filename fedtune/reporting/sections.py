@@ -28,6 +28,7 @@ from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.level_results import LevelResults
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
+from fedtune.tuning import messages
 from fedtune.user_code import user_files
 
 
@@ -53,6 +54,7 @@ class SearchSection(Section):
 
     findings: Findings
     trials: TextTable
+    front: TextTable | None  # some of its points, with several objectives
     choice: TextTable | None  # trials that were trained on more seeds before one was named
     is_comparison = False
 
@@ -104,6 +106,7 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
         findings=f,
         figures=report_figures.of_search(f, study, importance),
         trials=_trials(f, logs),
+        front=_front(f),
         choice=_choice(f),
         provenance=provenance.of(f.record, f),
         advice=advice.of_search(f, importance),
@@ -121,6 +124,14 @@ def lead(f: Findings) -> str:
     after = f"{f.scored} after {several(f.best['rounds'], 'round')}"
     trials = several(len(f.trials), "trial") + " so far" * (f.state not in OVER)
     return f"The best of {trials} has {after}, which has not been checked on fresh seeds."
+
+
+def _front(f: Findings) -> TextTable | None:
+    if not (file := RunFiles(f.run).front_file).exists():
+        return None
+    points = reading.table(file, ("trial", "round", *(o.name for o in f.goal.objectives)))
+    columns, rows = messages.front_table(points, f.searched)
+    return TextTable(f"{len(rows)} of {several(len(points), 'point')} of the front", columns, rows, columns[:1])
 
 
 def _choice(f: Findings) -> TextTable | None:

@@ -50,7 +50,12 @@ def code(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-ENVIRONMENT.filters["code"] = code
+def breaking(cell: str) -> Markup:
+    """A cell in which a long name may break: `fedavg[compress=topk,sent_share=0.05]`."""
+    return Markup(re.sub(r"(?=\[)|(?<=,)(?=\w)", "<wbr>", str(escape(cell)))) if "[" in cell else escape(cell)
+
+
+ENVIRONMENT.filters |= {"code": code, "breaking": breaking}
 
 
 def embedded(text: str) -> Markup:

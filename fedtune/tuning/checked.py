@@ -27,6 +27,7 @@ SPREAD = {  # of test accuracy, beside its mean over clients
     "test_f1": "macro F1",
 }
 LOWEST = "test_acc_lowest"
+COSTS = {"comm_mb": ("MB a run", ".2f"), "epsilon": ("ε", ".4f"), "sim_seconds": ("device seconds", ".1f")}
 
 
 @dataclass(frozen=True)
@@ -128,20 +129,22 @@ class FinalCheck:
         return caption, ["configuration", *columns.values()], rows
 
     def table(self) -> Table:
-        """Mean with interval, each seed, and megabytes a run: of each configuration, and of their difference."""
-        costs = "comm_mb" in self.runs
-        mb = {n: number(self.of(n, "comm_mb").mean(), ".2f") if costs else "" for n in self.names}
-        rows = [[n, self.text(n), self._listed(self.of(n), self.ends(n)), mb[n]] for n in self.names]
+        """Mean with interval, each seed, and what a run costs: of each configuration, and of their difference."""
+        costs = {column: of for column, of in COSTS.items() if column in self.runs}
+        spent = {n: [number(self.of(n, c).mean(), form) for c, (_, form) in costs.items()] for n in self.names}
+        rows = [[n, self.text(n), self._listed(self.of(n), self.ends(n)), *spent[n]] for n in self.names]
         for n in self.names if self.column != "test_acc" and "test_acc" in self.runs else ():
             each = self._listed(self.of(n, "test_acc"), self.ends(n), "test_acc")
-            rows.append([f"{n}: test accuracy", self.text(n, "test_acc"), each, ""])
+            rows.append([f"{n}: test accuracy", self.text(n, "test_acc"), each, *[""] * len(costs)])
         if len(self.names) > 1:
             how = "best − default, by seed" if self.repeatable else "best − default"
-            rows.append([how, self.difference(), self._listed(self.each, self.ends(*self.names), sign="+"), ""])
+            rows.append(
+                [how, self.difference(), self._listed(self.each, self.ends(*self.names), sign="+")] + [""] * len(costs)
+            )
         columns = ["configuration", "mean ± 95 % interval", f"each {'seed' if self.repeatable else 'repetition'}"]
-        columns += ["MB a run"] * costs
+        columns += [title for title, _ in costs.values()]
         title = f"{self.what} {self.on_all}, last round"
-        return title[:1].upper() + title[1:], columns, [row[: len(columns)] for row in rows]
+        return title[:1].upper() + title[1:], columns, rows
 
     def _listed(self, values: pd.Series, ends: pd.Series, column: str = "", sign: str = "") -> str:
         scale, form, _ = unit_of(column or self.column)

@@ -178,6 +178,7 @@ class SearchPlan:
             "options": self.options.to_record(),
             "scenario_name": self.options.scenario,
             "space": self.space.text(),
+            "default_config": self.default(),
             "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
             "trials": self.trials,
             "searcher": self.searcher,

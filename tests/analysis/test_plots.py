@@ -424,7 +424,7 @@ def test_a_front_of_three_has_a_line_a_round_and_better_is_further_up() -> None:
     heights = [list(line.y) for line in figure.data]  # from the least accuracy on
     assert heights == pytest.approx(np.array([[0, 1, 0], [0.5, 0.5, 0.5], [1, 0, 1]]))
     ends = {(a.x, a.y): a.text for a in figure.layout.annotations}
-    assert ends[0, 1] == "90.00 %" and ends[0, 0] == "30.00 %" and ends[1, 1] == "2.0000"
+    assert ends[0, 1] == "90.00 %" and ends[0, 0] == "30.00 %" and ends[1, 1] == "2.0000 MB"
     assert figure.layout.xaxis.ticktext == ("validation<br>accuracy", "communication<br>[MB]", "validation<br>loss")
     assert "no round has all of" in plots.tradeoffs(ROUNDS, three).layout.annotations[0].text
     assert len(plots.tradeoffs(some.assign(val_acc=0.5, comm_mb=1.0), three).data) == 1  # values without a span
@@ -524,6 +524,8 @@ def test_every_pair_stands_twice_in_the_matrix_with_the_verdict_of_its_row() -> 
     assert cells.customdata[1][0] == "b − a: −10.00 ± 1.00 points, larger"
     loss, *_ = plots.pairs(table.assign(metric="test_loss"), parse("val_loss")[0]).data
     assert (loss.z[0][1], loss.z[1][0], loss.text[0][1]) == (worse, better, "+0.100")
+    (*_, long) = plots.pairs(table.replace("c", "c[x=1,y=2]")).layout.xaxis.ticktext
+    assert long == "c<br>[x=1,<br>y=2]"
     assert len(plots.pairs(table.assign(verdict=np.nan)).data) == 1, "with one search no colour means anything"
 
 

@@ -153,8 +153,9 @@ CASES = {
     GFPL + "--set mbps_spread=0.3": "mbps_spread acts only with --devices lognormal, but got 0.3 without it",
     "--algo fedavg --epsilon 8": "epsilon acts only with --privacy client, but got 8 without it",
     "--algo fedavg --population 1000": "population acts only with --privacy client, but got 1000 without it",
-    GFPL + "--lost-share 1.5": "lost_share must be in 0.0..1.0, but got 1.5",
-    GFPL + "--over-ask 0.5": "over_ask must be in 1.0..100.0, but got 0.5",
+    GFPL + "--lost-share 1.5": "lost_share must be in 0..1, but got 1.5",
+    GFPL + "--over-ask 0.5": "over_ask must be in 1..100, but got 0.5",
+    GFPL + "--devices alike --deadline -1": "deadline must be in 0..1e+12, but got -1",
     GFPL
     + "--over-ask 1.3 --set sampling=poisson": "sampling poisson needs clients that take part whatever the others do",
     GFPL + "--selection power-of-choice --set sampling=poisson": "but got selection power-of-choice: by their losses",

@@ -47,9 +47,13 @@ def test_shares_of_rows_are_in_percent(name: str) -> None:
     assert statistics.gained(name, 0.01) == "+1.00 points"
 
 
-@pytest.mark.parametrize("name", ["test_loss", "val_gain", "comm_mb", "val_accuracy", "test_acceleration"])
+@pytest.mark.parametrize("name", ["test_loss", "val_gain", "epsilon", "val_accuracy", "test_acceleration"])
 def test_other_metrics_and_those_of_users_are_as_they_are(name: str) -> None:
     assert (statistics.figure(name, 0.951, 0.1), statistics.gained(name, 0.01)) == ("0.9510 ± 0.1000", "+0.0100")
+
+
+def test_costs_have_their_unit() -> None:
+    assert [statistics.figure(n, 13.0) for n in ("sim_seconds", "comm_mb")] == ["13.0000 s", "13.0000 MB"]
 
 
 def test_statistics_are_nan_without_enough_values():

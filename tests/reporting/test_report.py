@@ -12,6 +12,7 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from fedtune.reporting import figures, findings, sections, templates
 from fedtune.runs import overview, provenance, tables
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
+from fedtune.studies.comparison.results import Results
 from fedtune.studies.comparison.tables import COLUMNS
 from fedtune.tuning import checked, verdict
 from fedtune.tuning.ranges import edge
@@ -602,7 +604,7 @@ def test_several_runs_stand_under_one_table(run: Path, comparison: Path, tmp_pat
     out = tmp_path / "all.html"
     assert report.main([str(run), str(comparison), "-o", str(out)]) == 0
     html = out.read_text()
-    changed = "digits-w4 (clients = 5, rounds = 6, lr = 0.01, momentum = 0.5)"  # no default of today's
+    changed = "digits-w4 (clients = 5, rounds = 6, momentum = 0.5)"  # no default of today's; lr is searched
     assert f"a run fedproto on {changed} finished 14 validation accuracy 95.00 % 94.00 ± 4.97 % 90.00 ± 0.00 %" in told(
         html
     )
@@ -833,6 +835,56 @@ def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
     assert f.test_text == f"{said}, reported and never used"
     columns = sections._trials(f).columns
     assert f"{f.goal.first.tested} %" in columns and "test_acc %" in columns and len(set(columns)) == len(columns)
+
+
+def test_the_default_has_no_value_of_what_is_off_in_it(tmp_path: Path) -> None:
+    space = {"compress": "none | topk", "sent_share": "0.0001..1 log where compress is topk"}
+    told = findings.read(make(tmp_path / "run", space=space, default_config={"compress": "none"})).answer()
+    assert [(name, default) for name, _, default, *_ in told.rows] == [("compress", "none"), ("sent_share", "–")]
+
+
+def test_the_front_has_a_table_of_ten_points_along_it_with_their_values(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", objectives=["val_acc", "epsilon"], final=None)
+    points = {"trial": [f"t{i}" for i in range(28)], "round": 1, "val_acc": [i / 100 for i in range(28)]}
+    front = pd.DataFrame(points | {"epsilon": 2.0, "config/lam": 3.0, "config/lr": 0.1})
+    front.to_parquet(run / "front.parquet")
+    shown = sections._front(findings.read(run))
+    assert shown and shown.columns == ["trial", "round", "val_acc", "epsilon", "lam", "lr"]
+    assert shown.caption == "10 of 28 points of the front" and [row[0] for row in shown.rows][::9] == ["t27", "t0"]
+    assert shown.rows[0] == ["t27", "1", "27.00 %", "2.0000", "3", "0.1"] and len(shown.rows) == 10
+
+
+def test_runs_on_fresh_seeds_have_each_cost_that_is_known() -> None:
+    rows = [run | {"epsilon": 2.0, "sim_seconds": 9.5} for run in final()]
+    _, columns, cells = checked.FinalCheck(pd.DataFrame(rows)).table()
+    assert columns[3:] == ["MB a run", "ε", "device seconds"] and cells[0][3:] == ["1.50", "2.0000", "9.5"]
+    assert {len(row) for row in cells} == {6}
+
+
+@pytest.mark.parametrize(
+    ("names", "sent", "told"),
+    [
+        (("fedproto", "local"), (1.0, 1.04), None),
+        (("fedproto", "local"), (1.0, 1.06), ["1", "1.06"]),
+        (("fedproto", "local"), (1.0, 0.0), None),  # it sends nothing whatever the others do
+        (("fedavg", "fedavg[compress=fp16]"), (1.0, 1.0), ["1", "1"]),
+    ],
+)
+def test_megabytes_stand_beside_accuracies_where_they_differ(
+    names: tuple[str, str], sent: tuple[float, float], told: list[str] | None, comparison: Path
+) -> None:
+    found = Results.read(comparison)
+    called, mb = dict(zip(("fedproto", "local"), names, strict=True)), dict(zip(names, sent, strict=True))
+    runs = found.evaluations.replace({"algorithm": called})
+    runs["comm_mb"] = runs["algorithm"].map(mb)
+    first, *_ = replace(found, evaluations=runs, table=found.table.replace({"algorithm": called})).titled
+    assert list(first.text)[6:] == ["MB a run"] * bool(told) and first.text.get("MB a run", pd.Series()).tolist() == (
+        told or []
+    )
+
+
+def test_a_long_name_may_break_in_a_cell() -> None:
+    assert templates.breaking("a[b=<i>,c=2]") == "a<wbr>[b=&lt;i&gt;,<wbr>c=2]" and templates.breaking("1,2") == "1,2"
 
 
 def test_the_fronts_of_several_objectives_come_first(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import logs, tables
 from fedtune.studies.comparison import report as comparison_report
 from fedtune.studies.comparison import tables as comparison_tables
-from fedtune.studies.comparison.results import scenario_words
+from fedtune.studies.comparison.results import SEARCHED, scenario_words
 from fedtune.studies.options import ComparisonOptions
 
 ARGUMENTS = (
@@ -202,6 +202,7 @@ def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it(
             contest, "gfpl"
         )
         assert contest.to_record()["scenario"]["batch"] == 32
+        assert scenario_words(contest.to_record() | {SEARCHED: ["batch"]}) == "gfpl-fmnist-w4"
     by_code = compared("--algos", "fedavg,fedgen", "--preset", "as_published")
     assert scenario_words(by_code.to_record()) == "digits-shards" and by_code.to_record()["preset"] == "as_published"
 

@@ -182,8 +182,8 @@ def test_tables_have_each_algorithm_at_each_level_that_is_over(made: Path) -> No
     (_, means, _), (_, pairs, _), (_, changes, _) = found.titled
     assert [*means] == ["algorithm", "ε = 1", "ε = 2"] and [*pairs["pair"]] == ["moon − local", "fedavg − local"]
     assert dict(changes.itertuples(index=False, name=None)) == {
-        "fedavg − local": "below from ε = 1 on, cannot be told from ε = 2 on",
-        "moon − local": "below from ε = 1 on, above from ε = 2 on",
+        "fedavg − local": "below at ε = 1, cannot be told from ε = 2 on",
+        "moon − local": "below at ε = 1, above from ε = 2 on",
     }
     assert found.notes == ["fedproto takes no part at ε = 1, 2 and ∞: it sends prototypes"]
     record = json.loads((made / "epsilon=2" / "compare.json").read_text())

@@ -48,11 +48,12 @@ def planned(folder: Path, words: str, status: str = "finished") -> comparison_pl
 def outcome_of(c: comparison_plan.ComparisonPlan, metric: str = "test_acc", **more: Any) -> tuple[Results, method.Ran]:
     """What was found and what ran.  metric: of the runs on fresh seeds.  more: of what ran."""
     pairs = pd.DataFrame({"algorithm": ["x"] * (len(c.compared) * (len(c.compared) - 1) // 2)})
+    tops = [f"top {k + 1}" for k in range(min(c.options.candidates, c.trials))]
     twice = {"algorithm": "again", "other": "x", "difference": 0.012, "half": 0.02, "p": 0.3, "p_holm": 0.3}
     none = pd.DataFrame()
     found = Results(
         record=RECORD | c.first.goal.to_record(),
-        evaluations=pd.DataFrame({metric: [0.5]}),
+        evaluations=pd.DataFrame({metric: 0.5, "configuration": ["default", *tops]}),
         table=none,
         pairs=pairs,
         against=pairs[: len(c.baselines)],
@@ -161,6 +162,8 @@ NONE = "--baselines none"
          "The configuration named by each search and the default one are|"
          "partition. No search has used them: searched on 0–2, fresh 3–7.|"
          "would have chosen then, before further seeds decide; trials count", "", "", ""),
+        ("--trials 2", "The best 2 configurations of each search and|Of these 2 the one", "best 3", "", ""),
+        ("--batch 16 --vary batch=2..8", "on digits", "batch = 16", "", ""),
         ("--set lr=0.1", "Fixed, not searched: lr = 0.1.", "", "", ""),
         ("--algos fedavg,fedavg[momentum=0.9] --set local_epochs=2", "searched: local_epochs = 2 and the values in "
          "brackets.", "momentum = 0.9", "", ""),

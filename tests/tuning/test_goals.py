@@ -201,7 +201,7 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
     trials = finished(last_val_acc=[0.7, 0.9, 0.9], comm_mb=[4.0, 24.0, 90.0])
     said = verdict.nothing(goal, "rounds", trials)
     start = "none of the 3 longest trials satisfies comm_mb<=20 and val_acc>=0.8. "
-    assert said.startswith(f"{start}The nearest is trial a with comm_mb 4.0000 and val_acc 70.00 %. Loosen the bound")
+    assert said.startswith(f"{start}The nearest is trial a with comm_mb 4.0000 MB and val_acc 70.00 %. Loosen")
     some = verdict.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
     assert some.startswith("none of the 2 longest trials satisfies comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from ray.tune.logger import TBXLoggerCallback
 
@@ -28,11 +30,17 @@ def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config
 
 
 def made(
-    title: str = "t", trials: int = 6, rounds: int = 5, name: str = "lam", before: Any = (), goal: Goal = BY_ACCURACY
+    title: str = "t",
+    trials: int = 6,
+    rounds: int = 5,
+    name: str = "lam",
+    before: Any = (),
+    goal: Goal = BY_ACCURACY,
+    extended: Path | None = None,
 ) -> LiveView:
     workload, space = SimpleNamespace(rounds=rounds), SimpleNamespace(names=[name])
-    budget = Budget("rounds", rounds)
-    plan: Any = SimpleNamespace(title=title, trials=trials, workload=workload, space=space, goal=goal, budget=budget)
+    planned = {"workload": workload, "space": space, "goal": goal, "budget": Budget("rounds", rounds)}
+    plan: Any = SimpleNamespace(title=title, trials=trials, extended=extended, continued=[], **planned)
     return LiveView(plan, dict(before))
 
 
@@ -70,7 +78,7 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_best_so_fa
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
     best, running, mark = (line.split() for line in got.splitlines()[2:])
     assert running == ["d", "3/5", "65.00", "4"] and best == "* a 2/5 60.00 0.5".split()
-    assert mark == "* the best so far".split()
+    assert mark == "* the best of those that finished".split()
 
 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
@@ -104,6 +112,17 @@ def test_the_best_so_far_is_what_would_be_chosen_now(goal: Goal, before: list[tu
     assert made(before={name: [result] for name, result in before}, goal=goal).best == best
 
 
+def test_a_search_that_goes_on_knows_the_best_of_the_trials_before(tmp_path: Path, capsys: Any) -> None:
+    """Of those that finished; it is not one of the trials that are counted."""
+    earlier = {"trial": ["x", "y", "z"], "status": ["finished", "finished", "stopped"], "rounds": [5, 5, 1]}
+    values = {"last_val_acc": [0.7, 0.4, 0.9], "last_val_loss": 1.0, "config/lam": 3.0}
+    pd.DataFrame(earlier | values).to_parquet(tmp_path / "trials.parquet")
+    view = made(extended=tmp_path)
+    follow(view)
+    assert "* x" in text(view) and view.line("a").endswith("; best of those that finished 70.00 % (x)")
+    assert "2/6 a finished" in capsys.readouterr().err
+
+
 def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
     monkeypatch.setattr(TBXLoggerCallback, "log_trial_result", lambda self, at, of, result: written.append(result))
@@ -115,9 +134,9 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     follow(made())
     assert capsys.readouterr().err.splitlines() == [
-        "[0:00] 2/6 a finished after 2 rounds, val_acc 60.00 % in the last; best so far 60.00 % (a)",
-        "[0:00] 3/6 b diverged after 1 round, val_acc 65.00 % in the last; best so far 60.00 % (a)",
-        "[0:00] 4/6 c failed before its first round ended; best so far 60.00 % (a)",
+        "[0:00] 2/6 a finished after 2 rounds, val_acc 60.00 % in the last; best of those that finished 60.00 % (a)",
+        "[0:00] 3/6 b diverged after 1 round, val_acc 65.00 % in the last; best of those that finished 60.00 % (a)",
+        "[0:00] 4/6 c failed before its first round ended; best of those that finished 60.00 % (a)",
     ]
 
 

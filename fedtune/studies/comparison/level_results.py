@@ -16,7 +16,7 @@ from fedtune.core.statistics import figure, gained
 from fedtune.core.terminal import few, several
 from fedtune.runs.files import LEVELS, RunFiles, levels_of
 from fedtune.studies.comparison import tables
-from fedtune.studies.comparison.results import Results, Titled, scenario_words
+from fedtune.studies.comparison.results import SEARCHED, Results, Titled, scenario_words, searched_in
 from fedtune.studies.comparison.tables import LARGER, LOCAL
 from fedtune.studies.comparison.text import ONE_SEARCH, judged, listed
 
@@ -47,6 +47,7 @@ class LevelResults:
         """Those in a folder; UserError if it is damaged."""
         record, refused = RunFiles(folder, LEVELS).record_with("levels", "algorithms"), dict[Any, list[str]]()
         over, whom, unequal = dict[str, Results](), [LOCAL], dict[str, list[str]]()
+        record = record | {SEARCHED: [n for of_level in levels_of(folder) for n in searched_in(of_level.path)]}
         for of_level in levels_of(folder):
             told, level = of_level.record, of_level.name.partition("=")[2]
             for who in (told.get("left_out") or {}).items():
@@ -117,12 +118,13 @@ class LevelResults:
         return out + [f"budgets were not equal at {level}: {what}" for level, what in each]
 
     def _changes(self) -> Iterator[tuple[str, str]]:
-        """Pairs whose verdict is not the same at every level, and from which level on it is which."""
+        """Pairs whose verdict is not the same at every level, and at which it is which."""
         for (name, other), rows in self.against.groupby(["algorithm", "other"], sort=False):
             runs = itertools.groupby(zip(rows[TOLD], rows["level"], strict=True), key=lambda of: of[0])
-            steps = [f"{told} from {self.at([next(of)[1]])} on" for told, of in runs]
-            if len(steps) > 1:
-                yield f"{name} − {other}", ", ".join(steps)
+            *steps, (last, end) = [(told, [level for _, level in of]) for told, of in runs]
+            if steps:
+                before = "".join(f"{told} at {self.at(levels)}, " for told, levels in steps)
+                yield f"{name} − {other}", f"{before}{last} from {self.at(end[:1])} on"
 
     @property
     def titled(self) -> list[Titled]:

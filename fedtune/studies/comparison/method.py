@@ -25,7 +25,7 @@ from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
-from fedtune.studies.comparison.results import Results, scenario_words
+from fedtune.studies.comparison.results import SEARCHED, Results, scenario_words
 from fedtune.studies.comparison.text import listed
 from fedtune.studies.options import variant
 from fedtune.tuning import schedulers, searchers, verdict
@@ -97,7 +97,7 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
         "private": private,
         "accountant": ACCOUNTANTS[accountant(private.noise or 1.0)] if private else "",
         "target": scenario.epsilon,
-        "where": scenario_words(c.to_record()),
+        "where": scenario_words(c.to_record() | {SEARCHED: {n for p in c.plans.values() for n in p.space.names}}),
     }
 
 
@@ -134,6 +134,7 @@ def _of_results(c: ComparisonPlan, found: Results) -> dict[str, Any]:
     of_versions = found.record.get("versions") or {}
     commits = [n for n in commits_of(found.record) if n]
     return {
+        "tops": comparison_text.tops(found.evaluations),
         "pairs": len(found.pairs),
         "margin": comparison_text.sized(c.options.margin, found.pairs),
         "differs": "" if found.twice.empty else comparison_text.from_itself(found.twice),

@@ -18,7 +18,7 @@ from fedtune.studies.comparison import budgets, citations, method
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.plan import ComparisonPlan
-from fedtune.studies.comparison.results import Results
+from fedtune.studies.comparison.results import SEARCHED, Results, searched_in
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.user_code.user_files import plain_name
 
@@ -91,7 +91,7 @@ def _results(
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
     table = comparison_tables.table(evaluations, costs, texts, objective, c.lender)
     return Results(
-        record=record,
+        record=record | {SEARCHED: searched_in(c.folder)},
         evaluations=evaluations,
         table=comparison_tables.control_last(table, c.control),
         pairs=comparison_tables.pairs(compared, objective, margin),

@@ -13,6 +13,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import label
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
+from fedtune.core.statistics import number
 from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
 from fedtune.runs import reading
@@ -20,9 +21,12 @@ from fedtune.runs.choice import TOP
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies.comparison import budgets, tables, text
 from fedtune.studies.comparison.tables import BORROWED_COLUMNS, COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
+from fedtune.studies.options import variant
 
+SEARCHED = "searched"  # an entry of a record as it is read: the hyperparameters that some search goes over
 TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict", "lender")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
+UNLIKE = 0.05  # share by which megabytes of a run may differ before a table has them
 OF_PAIRS, OF_TUNED = "Pairs", "Configurations, budget and cost"  # headings of a report
 
 
@@ -55,7 +59,7 @@ class Results:
     def read(cls, run: Path) -> Results:
         """Those in a folder, as far as they are there; UserError if it is damaged."""
         files = RunFiles(run, COMPARISON)
-        record = files.record_with("algorithms", "trials", "budget", "seeds")
+        record = files.record_with("algorithms", "trials", "budget", "seeds") | {SEARCHED: searched_in(run)}
         control, objective = record.get("control", []), Goal.from_record(record).first
 
         def made(file: Path, read: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
@@ -150,7 +154,7 @@ class Results:
         how = f"± of each pair by itself, {text.paired(self.pairs, self.searches, self.margin)}"
         whom = f" against {text.listed([*dict.fromkeys(self.against.get('other', ()))])}"
         titled = [
-            Titled(self._figures_title(), figures.iloc[:, : text.OPENING]),
+            Titled(self._figures_title(), figures.iloc[:, : text.OPENING].assign(**self._sent())),
             self._titled_pairs("", f"{how}; p corrected by Holm for all pairs", self.pairs),
             self._titled_pairs(whom, "p corrected by Holm for these", self.against),
             Titled(f"more of the tuned configurations{in_percent}", more, OF_TUNED),
@@ -158,6 +162,14 @@ class Results:
             Titled("what the searches found", found, OF_TUNED),
         ]
         return [of for of in titled if len(of.text) and of.text.shape[1] > 1]
+
+    def _sent(self) -> dict[str, list[str]]:
+        """The column of megabytes that a tuned run sends, where those that send differ by it, or by their codec."""
+        runs = self.evaluations
+        sent = runs[runs["chosen"]].groupby("algorithm")["comm_mb"].mean() if "comm_mb" in runs else pd.Series()
+        some, variants = sent[sent > 0], any(variant(str(name))[1] for name in self.table["algorithm"])
+        told = len(some) and (variants or some.max() > (1 + UNLIKE) * some.min())
+        return {"MB a run": [number(mb, ".3g") for mb in sent.reindex(self.table["algorithm"])]} if told else {}
 
     def _titled_pairs(self, whom: str, how: str, pairs: pd.DataFrame) -> Titled:
         told, which = text.told(pairs), "can be told" if text.judged(pairs) else "with p (Holm) below 5 %"
@@ -179,13 +191,19 @@ class Results:
         return f"cost; each search had {several(self.record['trials'], 'trial')} of at most {most} each{choice}"
 
 
+def searched_in(run: Path) -> list[str]:
+    """The hyperparameters that a comparison's searches go over, as far as they have begun."""
+    return sorted({n for file in run.glob("*/run.json") for n in RunFiles(file.parent).record.get("space") or ()})
+
+
 def scenario_words(record: Mapping[str, Any]) -> str:
-    """Where a comparison's algorithms train: its scenario by name, with the fields that were changed."""
+    """Where a comparison's algorithms train: its scenario by name, with the fields that were changed for all."""
     scenario = record.get("scenario")
     if not scenario:
         return "their own data"
     changed = (record.get("options") or {}).get("fields") or {}
-    return in_words(record.get("scenario_name") or scenario["dataset"], scenario, changed)
+    fixed = {n: value for n, value in scenario.items() if n not in record.get(SEARCHED, ())}
+    return in_words(record.get("scenario_name") or scenario["dataset"], fixed, changed)
 
 
 def metric_on(table: pd.DataFrame, goal: Goal) -> str:

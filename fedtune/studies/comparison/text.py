@@ -181,12 +181,16 @@ def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
     others = tuned[tuned["configuration"] != "top 1"].drop_duplicates("algorithm")
     if others.empty:
         return []
-    tops = evaluations.loc[~evaluations["configuration"].isin(UNTUNED), "configuration"].nunique()
     named = listed([f"{row['algorithm']} (trial {row.get('trial', '?')})" for row in others.to_dict("records")])
     return [
-        f"of each search's best {tops}, the one with the best validation score on the fresh seeds is the tuned one; of "
-        f"{named} that is not the search's own best (--top-k 1 takes that)"
+        f"of each search's best {tops(evaluations)}, the one with the best validation score on the fresh seeds is the "
+        f"tuned one; of {named} that is not the search's own best (--top-k 1 takes that)"
     ]
+
+
+def tops(evaluations: pd.DataFrame) -> int:
+    """How many configurations of a search fresh seeds judge, at most: it may have finished fewer than it could name."""
+    return int(evaluations.loc[~evaluations["configuration"].isin(UNTUNED), "configuration"].nunique())
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:

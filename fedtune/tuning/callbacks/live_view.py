@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import pandas as pd
 from ray.tune import Callback
 from rich.console import Group
 
 from fedtune.core.objectives import WORST
 from fedtune.core.statistics import figure, unit_of
 from fedtune.core.terminal import AnyWidth, LivePicture, several, short, shortened
-from fedtune.runs import overview
+from fedtune.runs import overview, tables
+from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, ENDED, UNTRAINED, status
 from fedtune.tuning.plan import SearchPlan
 
@@ -41,6 +43,8 @@ class LiveView(Callback):
         for trial, results in before.items():
             for result in results:
                 self._hear(trial, result, result.get("config", {}))
+        if p.extended and not p.continued:  # its trials were as long as these
+            self._know(tables.best_trial(pd.read_parquet(RunFiles(p.extended).trials_file), p.budget.unit, p.goal))
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial has begun."""
@@ -83,7 +87,7 @@ class LiveView(Callback):
         names = shortened(self.plan.space.names)
         columns = ["trial", "round", self.objective.name + unit_of(self.objective.name)[2], *names]
         more = len(self.running) - SHOWN
-        below = ["* the best so far"] * bool(best) + [f"{more} more are running"] * (more > 0)
+        below = [f"* the {self._best_of(best)}"] * bool(best) + [f"{more} more are running"] * (more > 0)
         rows = [self._row(trial, trial == best) for trial in shown]
         table = AnyWidth(columns=columns, rows=rows, words=columns[:1], optional=names)
         return Group(f"{head}   {self._elapsed()}", table, *below)
@@ -105,7 +109,7 @@ class LiveView(Callback):
                 when += f", {name} {figure(name, score)} in the last"
         best = ""
         if first := self.best:
-            best = f"; best so far {figure(name, float(self._value(self.last[first]) or 0))} ({first})"
+            best = f"; {self._best_of(first)} {figure(name, float(self._value(self.last[first]) or 0))} ({first})"
         return f"[{self._elapsed()}] {len(self.ended)}/{self.plan.trials} {trial} {self.ended[trial]} {when}{best}"
 
     def _hear(self, trial: str, result: Row, config: Row) -> None:
@@ -113,6 +117,22 @@ class LiveView(Callback):
             self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN, "reason")}
             return
         self.last[trial], self.configs[trial] = result, dict(config)
+
+    def _know(self, best: pd.Series | None) -> None:
+        """The best trial of the search that this one extends."""
+        if best is not None and best["status"] == "finished":
+            values = {
+                self.objective.attribute: best[self.objective.column],
+                "val_loss": best.get("last_val_loss", WORST),
+            }
+            self.last[best["trial"]] = {**values, "training_iteration": int(best["rounds"]), "complete": True}
+            named = {n.removeprefix(tables.CONFIG): v for n, v in best.items() if str(n).startswith(tables.CONFIG)}
+            self.configs[best["trial"]] = tables.plain(named)
+
+    def _best_of(self, best: str) -> str:
+        """What it is the best of, in words."""
+        finished = (self.ended.get(best) or status(self.last[best])) == "finished"
+        return f"best of those that {'finished' if finished else 'trained longest'}"
 
     def _leaves(self, trial: str) -> None:
         if trial in self.running:
