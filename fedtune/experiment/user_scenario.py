@@ -86,6 +86,9 @@ def notes(scenario: Scenario) -> tuple[str, ...]:
     everyone = (
         "with participation 1 all clients take part, so over_ask and selection change nothing; give --participation",
     ) * (chosen and scenario.participants == scenario.clients)
+    everyone += ("with lost_share 1 every upload is lost, so no server learns anything; give less",) * (
+        scenario.lost_share == 1
+    )
     if not user_metadata.is_own(name):
         return everyone
     about = datasets.about(name)

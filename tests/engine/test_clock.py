@@ -29,6 +29,7 @@ from fedtune.engine.simulation import Seeds
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import find, names
 from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.user_scenario import notes
 
 ROWS = [9, 5, 7]
 COLUMNS = {"sim_seconds", "round_seconds", "lost", "late", "surplus"}
@@ -151,7 +152,7 @@ def test_each_clients_bytes_add_up_to_the_messages() -> None:
 @pytest.mark.parametrize("why", [{"lost_share": 1.0}, {"deadline": 1e-6}], ids=["lost", "late"])
 def test_a_round_without_an_upload_changes_only_clock_and_bytes(why: dict, executor: str) -> None:
     for name in ("fedavg", "scaffold", "fedpft", "fedproto", "ditto"):
-        sim = timed(name, executor=executor, **why, **EARLY[name])
+        sim = timed(name, executor=executor, lag=0.25, **why, **EARLY[name])
         before, sent = copied(numbers(sim.state)), record_uploads(sim)
         rows = play(sim, 2)
         assert_same_numbers(numbers(sim.state), before)  # SCAFFOLD's c_k, FedPFT's `sent`, Ditto's own model
@@ -159,10 +160,25 @@ def test_a_round_without_an_upload_changes_only_clock_and_bytes(why: dict, execu
         for row in rows:
             lost = "lost_share" in why
             assert (row["lost"], row["late"], row["surplus"]) == ((3, 0, 0) if lost else (0, 3, 0))
-            assert row["round_seconds"] == why.get("deadline", 0.0)
+            if name != "fedpft":  # which trains and sends first
+                received = 0.25 + 8e-6 * row["down_bytes"] / 3 / 10  # nobody can tell sooner that nobody will answer
+                assert row["round_seconds"] == pytest.approx(why.get("deadline", received), rel=1e-12)
             assert row["up_bytes"] == 0 if lost else row["up_bytes"] > 0
             assert row["down_bytes"] > 0 or name == "fedpft"  # which sends first
             assert row["train_loss"] is None
+
+
+def test_a_round_in_which_all_are_lost_lasts_until_the_last_has_received(tmp_path: Path) -> None:
+    table = tmp_path / "phones.csv"
+    table.write_text("client,slow,up_mbps,down_mbps,lag\n0,1,1,10,0\n1,2,4,0.5,0.25\n2,3,0.5,20,1\n")
+    profile, _ = devices.taken(str(table))
+    (row,) = play(timed(devices=profile, lost_share=1.0, server_seconds=0.5, row_seconds=9.0), 1)
+    each = [lag + 8 * row["down_bytes"] / 3 / 1e6 / mbps for lag, mbps in ((0, 10), (0.25, 0.5), (1, 20))]
+    assert row["round_seconds"] == pytest.approx(max(each) + 0.5, rel=1e-12) and max(each) > 0.25
+    sim, nobody = timed(lost_share=1.0, lag=9.0), torch.arange(0)  # as with Poisson sampling
+    assert Clock(s=sim.setup, t=1, asked=nobody, waits=True, polling=0.0).columns(nobody, 2.0)["sim_seconds"] == 2.0
+    (note,) = notes(DIGITS.override(lost_share=1.0))
+    assert "no server learns anything" in note and not notes(DIGITS.override(lost_share=0.99))
 
 
 def test_lost_clients_are_drawn_each_round_by_their_own_chance() -> None:
