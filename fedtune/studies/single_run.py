@@ -17,6 +17,7 @@ from fedtune.engine import model_file
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
+from fedtune.runs.trial_states import UNHEARD, unheard
 
 
 def run(
@@ -46,6 +47,8 @@ def run(
     if model:
         model_file.write(model, experiment, {}, simulation)
     _conclude(rows[-1], time.perf_counter() - began)
+    if unheard(rows, setup.scenario.least_asked):
+        say(f"WARNING: {UNHEARD}")
     return rows
 
 

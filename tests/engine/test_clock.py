@@ -30,6 +30,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import find, names
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.user_scenario import notes
+from fedtune.runs.trial_states import unheard
 
 ROWS = [9, 5, 7]
 COLUMNS = {"sim_seconds", "round_seconds", "lost", "late", "surplus"}
@@ -156,7 +157,7 @@ def test_a_round_without_an_upload_changes_only_clock_and_bytes(why: dict, execu
         before, sent = copied(numbers(sim.state)), record_uploads(sim)
         rows = play(sim, 2)
         assert_same_numbers(numbers(sim.state), before)  # SCAFFOLD's c_k, FedPFT's `sent`, Ditto's own model
-        assert not sent
+        assert not sent and unheard(rows, sim.setup.scenario.least_asked)
         for row in rows:
             lost = "lost_share" in why
             assert (row["lost"], row["late"], row["surplus"]) == ((3, 0, 0) if lost else (0, 3, 0))
@@ -252,6 +253,7 @@ def lost_share_matters(name: str) -> None:
     a, b = (simulate(name, scenario.override(lost_share=p), data, **EARLY[name]) for p in (0.0, 0.9))
     x, y = play(a, 2), play(b, 2)
     assert sum(r["lost"] for r in y) >= 5
+    assert unheard(y, 6) == all(r["lost"] == 6 for r in y) and not unheard(x, 6)
     if x[-1]["up_bytes"] or x[0]["up_bytes"]:
         assert sum(r["up_bytes"] for r in y) < sum(r["up_bytes"] for r in x)
         p, q = numbers(a.state), numbers(b.state)
