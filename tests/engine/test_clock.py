@@ -180,6 +180,10 @@ def test_a_round_in_which_all_are_lost_lasts_until_the_last_has_received(tmp_pat
     assert Clock(s=sim.setup, t=1, asked=nobody, waits=True, polling=0.0).columns(nobody, 2.0)["sim_seconds"] == 2.0
     (note,) = notes(DIGITS.override(lost_share=1.0))
     assert "no server learns anything" in note and not notes(DIGITS.override(lost_share=0.99))
+    (note,) = notes(DIGITS.override(devices=profile, clients=2))
+    assert note.endswith("rows of clients that there are not: 2") and not notes(
+        DIGITS.override(devices=profile, clients=3)
+    )
 
 
 def test_lost_clients_are_drawn_each_round_by_their_own_chance() -> None:
