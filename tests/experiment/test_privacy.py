@@ -101,6 +101,8 @@ def test_few_clients_are_told_in_a_line() -> None:
     assert not notes("nothing", WITH_NOISE) and not notes("mean", DIGITS)
     assert not notes("mean", WITH_NOISE.override(population=10**6, cohort=1000))
     adapting = WITH_NOISE.override(clip_quantile=0.5)
+    (large, _), (small, _) = (notes("mean", WITH_NOISE.override(privacy_delta=d))[-2:] for d in (0.011, 0.5))
+    assert large.startswith("δ = 0.011 is large") and "should be below 0.01" in small
     wanders, _ = notes("mean", adapting)
     assert "will wander: with 10 clients a round the share of updates within it is known to ± 0.5; a fixed" in wanders
     by_rate = [Experiment(algorithm="fedavg", scenario=s).idle({}).get("clip_rate") for s in (WITH_NOISE, adapting)]
