@@ -78,7 +78,7 @@ def notes(releases: str, scenario: Scenario) -> list[str]:
     share, lines = private.count_noise / private.cohort, list[str]()
     if private.delta > (most := min(1 / (s.population or s.clients), LARGE)):
         far = f"δ = {private.delta:.2g} is large: with that chance the bound may fail; it should be below {most:.2g}"
-        lines.append(f"{far}: --set privacy_delta=1e-5")
+        lines.append(f"{far}: --set privacy_delta={most / 10:.0e}")
     if share > VAGUE:
         known = f"with {private.cohort:g} clients a round the share of updates within it is known to ± {share:.2g}"
         lines.append(f"the adapting bound will wander: {known}; a fixed one does not: --set update_clip=1 alone")
