@@ -60,6 +60,12 @@ def require(profile: str, clients: int) -> None:
             _require_all(profile, rows, [[str(k)] for k in range(clients)])
 
 
+def unused(profile: str, clients: int) -> list[str]:
+    """The clients in a profile's file that numbers them, but is of more; a file of owners may hold others."""
+    names = [*_read(profile)] if user_files.is_own(profile) else []
+    return [n for n in names if int(n) >= clients] if all(map(str.isdecimal, names)) else []
+
+
 def of(profile: str, network: Network, owners: Owners, clients: int, seed: int) -> Devices:
     """The clients' devices; UserError if the profile's file lacks a client."""
     import torch

@@ -4,6 +4,8 @@
 
 rows_k counts the rows of all steps that client k makes, those of a second step on a batch too.  Passes without training
 cost nothing.  A client's t_k runs until it has sent: what follows in the same round is added for those who are taken.
+For those who are lost it ends where they are: once they have received.  Nobody can tell sooner that nobody will answer,
+so a round in which all are lost lasts until the last of them has, or until the deadline.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ class Clock:
 
     def columns(self, ids: Tensor, before: float) -> dict[str, float]:
         """The row's columns, after all that the taken clients did.  before: device seconds of the rounds before."""
-        last = self.spent[ids.cpu()].max().item() if len(ids) else 0.0
+        awaited = ids if len(ids) or self.s.scenario.deadline else self.lost
+        last = self.spent[awaited.cpu()].max().item() if len(awaited) else 0.0
         if len(ids) < self.wanted and (len(self.lost) or self.late):
             last = max(last, self.s.scenario.deadline)
         seconds = self.polling + last + self.s.scenario.server_seconds

@@ -9,6 +9,7 @@ from fedtune.core.errors import UserError
 from fedtune.experiment.scenario import Scenario
 
 ENOUGH = 1000  # clients, of which the noise in a mean is small
+LARGE = 0.01  # δ, above which ε says little, however few clients there are
 VAGUE = 0.1  # deviation of the share of updates within the bound, above which a bound that follows it wanders
 START = 0.1  # the first bound, where it adapts and none is given (Andrew et al. 2021)
 
@@ -75,6 +76,9 @@ def notes(releases: str, scenario: Scenario) -> list[str]:
     if private is None:
         return []
     share, lines = private.count_noise / private.cohort, list[str]()
+    if private.delta > (most := min(1 / (s.population or s.clients), LARGE)):
+        far = f"δ = {private.delta:.2g} is large: with that chance the bound may fail; it should be below {most:.2g}"
+        lines.append(f"{far}: --set privacy_delta={most / 10:.0e}")
     if share > VAGUE:
         known = f"with {private.cohort:g} clients a round the share of updates within it is known to ± {share:.2g}"
         lines.append(f"the adapting bound will wander: {known}; a fixed one does not: --set update_clip=1 alone")

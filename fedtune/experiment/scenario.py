@@ -5,6 +5,7 @@ Every field can be overridden; those declared with `hyper` can also be searched.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -378,6 +379,11 @@ class Scenario:
     def participants(self) -> int:
         """m, the number of clients in a round: at least one."""
         return max(1, int(self.participation * self.clients + 0.5))
+
+    @property
+    def least_asked(self) -> int:
+        """How many clients a round asks at least: with Poisson sampling there may be none."""
+        return 0 if self.is_poisson else min(self.clients, math.ceil(round(self.over_ask * self.participants, 9)))
 
     @property
     def is_poisson(self) -> bool:

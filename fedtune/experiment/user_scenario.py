@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import several
+from fedtune.core.terminal import few, several
 from fedtune.data import datasets, devices, flwr_partitions, user_metadata, user_rows
 from fedtune.data.assignment import rounded_down
 from fedtune.data.dataset import PICTURES
@@ -86,6 +86,11 @@ def notes(scenario: Scenario) -> tuple[str, ...]:
     everyone = (
         "with participation 1 all clients take part, so over_ask and selection change nothing; give --participation",
     ) * (chosen and scenario.participants == scenario.clients)
+    everyone += ("with lost_share 1 every upload is lost, so no server learns anything; give less",) * (
+        scenario.lost_share == 1
+    )
+    if more := devices.unused(scenario.devices, scenario.clients):
+        everyone += (f"{scenario.devices} has rows of clients that there are not: {few(more)}",)
     if not user_metadata.is_own(name):
         return everyone
     about = datasets.about(name)

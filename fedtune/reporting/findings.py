@@ -192,6 +192,7 @@ class Findings:
     def warnings(self) -> list[str]:
         """The other caveats: what to know before you trust the result."""
         lines = [sentence(line, [self.record["algorithm"]]) for line in verdict.unseeded(self.record)]
+        lines += map(sentence, verdict.unheard(self.record))
         return [*lines, *_of_check(self), *_of_trials(self)]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from fedtune.runs.files import OVER
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error, which tables call failed
 FAILED = "failed: "  # begins the reason of a run on a fresh seed that did not diverge, but failed
+UNHEARD = (
+    "every upload of every round was lost or late, so nothing was learned; give more --deadline or less --lost-share"
+)
 UNTRAINED = "not trained"  # the state of a trial that was known to break a constraint; begins its reason, too
 TRACEBACK = "stack"  # the entry with that error's traceback
 SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
@@ -56,6 +60,13 @@ def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     That row reports chance level or the worst value to searchers and schedulers, not a measurement.
     """
     return [row for row in rows if not row.get("diverged")]
+
+
+def unheard(rows: Sequence[Mapping[str, Any]], asked: int) -> bool:
+    """Whether no upload counted in any round, as all were lost or late.  asked: at least so many clients a round."""
+    gone = [row.get("lost", 0) + row.get("late", 0) for row in rows]
+    trained = (row.get("train_loss") for row in rows)  # some algorithms never train, and some rounds ask nobody
+    return any(gone) and min(gone) >= asked and all(loss is None or math.isnan(loss) for loss in trained)
 
 
 def trial_statuses(run: Path, logged: dict[str, list[dict[str, Any]]], study: str = "running") -> dict[str, str]:

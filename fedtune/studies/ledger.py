@@ -15,7 +15,7 @@ from fedtune.core.accounting import SHAPES, Ledger, accountant
 from fedtune.core.terminal import several
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy, spent
-from fedtune.runs.files import lineage, write_json
+from fedtune.runs.files import RunFiles, lineage, write_json
 from fedtune.runs.trial_states import UNTRAINED
 from fedtune.studies import fresh_seeds
 from fedtune.tuning.plan import SearchPlan
@@ -48,11 +48,13 @@ def write(p: SearchPlan, config: Config, best: pd.Series, trials: pd.DataFrame, 
         choice = f"cost ε = {selected:.4g}, by RDP: the number of trials was drawn ({shape}, with mean {mean})"
     by = accountant(private.noise).upper()
     as_if = f", {private.as_if}" if private.as_if else ""
+    runs = f"{several(checked, 'run')} on fresh seeds"
+    runs = "the comparison's own runs on fresh seeds" if RunFiles(p.folder.parent).is_comparison else runs
     lines = [
         f"privacy of this model alone, if its hyperparameters had been known: ε = {of_model:.4g} at δ = "
         f"{private.delta:.3g}, by {by}{as_if}",
         f"{BUT_SCORES}: the search cost ε = {composed:.4g}, composed by RDP over {several(rounds, 'round')} that it "
-        f"trained; {several(checked, 'run')} on fresh seeds, which a deployment would not have, not counted",
+        f"trained; {runs}, which a deployment would not have, not counted",
         f"{BUT_SCORES}: the choice {choice}",
     ]
     found = {"delta": private.delta, "model": of_model, "accountant": by, "composed": composed, "rounds": rounds}

@@ -14,10 +14,11 @@ from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import near, say, several, short
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk, provenance, reading, tables, trial_states, user_copies
 from fedtune.runs.files import RunFiles, goes_on
 from fedtune.runs.trial_states import BROKEN, TRACEBACK
-from fedtune.studies import choosing, final_check, ledger
+from fedtune.studies import choosing, final_check, fresh_seeds, ledger
 from fedtune.tuning import driver, messages, saved_state, schedulers, verdict
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.options.types import AUTO
@@ -171,8 +172,16 @@ def _search(
     if schedulers.moves_hyperparameters(p.scheduler):
         trials = trials.assign(**{ledger.TRAINED: [ledger.rounds_in(reported.get(t, [])) for t in trials["trial"]]})
     found = Found(trials, best, _broken(reported), interrupted, began)
-    run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts)
+    run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts, unheard=_unheard(p, rounds, best))
     return found
+
+
+def _unheard(p: SearchPlan, rounds: pd.DataFrame, best: pd.Series | None) -> bool:
+    if best is None or not isinstance(p.workload, Experiment):
+        return False
+    _, scenario = p.workload.released(fresh_seeds.values(p, best.to_dict()))
+    of_best = rounds[rounds["trial"] == best["trial"]].to_dict("records")
+    return trial_states.unheard(of_best, scenario.least_asked)
 
 
 def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.WorkersAhead) -> pd.Series | None:

@@ -18,6 +18,7 @@ from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.privacy import Privacy
+from fedtune.runs.trial_states import UNHEARD, unheard
 
 
 def run(
@@ -48,6 +49,8 @@ def run(
     if model:
         model_file.write(model, experiment, {}, simulation)
     _conclude(rows[-1], time.perf_counter() - began, private.delta if private else None)
+    if unheard(rows, setup.scenario.least_asked):
+        say(f"WARNING: {UNHEARD}")
     return rows
 
 

@@ -117,7 +117,7 @@ def conclude(
         say(line)
     for caveat in verdict.caveats(learns, count, config, p.space.text(), resume) + verdict.unseeded(record):
         say(f"note: {caveat}")
-    for caveat in verdict.on_test_rows(record):
+    for caveat in verdict.on_test_rows(record) + verdict.unheard(p.files.record):
         say(f"WARNING: {caveat}")
     _say_next(p, config, f"{resume} --trials +{verdict.lacking(learns, count) or count}" if resume else "")
 

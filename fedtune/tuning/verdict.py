@@ -12,6 +12,7 @@ from fedtune.core.objectives import Goal
 from fedtune.core.statistics import figure
 from fedtune.core.terminal import several, short
 from fedtune.runs import tables
+from fedtune.runs.trial_states import UNHEARD
 from fedtune.tuning import ranges, searchers
 
 ENOUGH = 32  # a search's default number of trials
@@ -55,6 +56,11 @@ def unseeded(record: Mapping[str, Any]) -> list[str]:
     """What to know of a search of a program that cannot be seeded."""
     what = "has no seed, so its trials cannot be repeated, and its runs on fresh seeds are repetitions"
     return [] if record.get("repeatable", True) else [f"{record['algorithm']} {what}"]
+
+
+def unheard(record: Mapping[str, Any]) -> list[str]:
+    """What to know of a search none of whose uploads counted."""
+    return [f"of {record['algorithm']}'s best trial {UNHEARD}"] if record.get("unheard") else []
 
 
 def as_random(searcher: str, trials: int, which: str, resume: str | None = None) -> list[str]:

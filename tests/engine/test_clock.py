@@ -29,6 +29,8 @@ from fedtune.engine.simulation import Seeds
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import find, names
 from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.user_scenario import notes
+from fedtune.runs.trial_states import unheard
 
 ROWS = [9, 5, 7]
 COLUMNS = {"sim_seconds", "round_seconds", "lost", "late", "surplus"}
@@ -151,18 +153,37 @@ def test_each_clients_bytes_add_up_to_the_messages() -> None:
 @pytest.mark.parametrize("why", [{"lost_share": 1.0}, {"deadline": 1e-6}], ids=["lost", "late"])
 def test_a_round_without_an_upload_changes_only_clock_and_bytes(why: dict, executor: str) -> None:
     for name in ("fedavg", "scaffold", "fedpft", "fedproto", "ditto"):
-        sim = timed(name, executor=executor, **why, **EARLY[name])
+        sim = timed(name, executor=executor, lag=0.25, **why, **EARLY[name])
         before, sent = copied(numbers(sim.state)), record_uploads(sim)
         rows = play(sim, 2)
         assert_same_numbers(numbers(sim.state), before)  # SCAFFOLD's c_k, FedPFT's `sent`, Ditto's own model
-        assert not sent
+        assert not sent and unheard(rows, sim.setup.scenario.least_asked)
         for row in rows:
             lost = "lost_share" in why
             assert (row["lost"], row["late"], row["surplus"]) == ((3, 0, 0) if lost else (0, 3, 0))
-            assert row["round_seconds"] == why.get("deadline", 0.0)
+            if name != "fedpft":  # which trains and sends first
+                received = 0.25 + 8e-6 * row["down_bytes"] / 3 / 10  # nobody can tell sooner that nobody will answer
+                assert row["round_seconds"] == pytest.approx(why.get("deadline", received), rel=1e-12)
             assert row["up_bytes"] == 0 if lost else row["up_bytes"] > 0
             assert row["down_bytes"] > 0 or name == "fedpft"  # which sends first
             assert row["train_loss"] is None
+
+
+def test_a_round_in_which_all_are_lost_lasts_until_the_last_has_received(tmp_path: Path) -> None:
+    table = tmp_path / "phones.csv"
+    table.write_text("client,slow,up_mbps,down_mbps,lag\n0,1,1,10,0\n1,2,4,0.5,0.25\n2,3,0.5,20,1\n")
+    profile, _ = devices.taken(str(table))
+    (row,) = play(timed(devices=profile, lost_share=1.0, server_seconds=0.5, row_seconds=9.0), 1)
+    each = [lag + 8 * row["down_bytes"] / 3 / 1e6 / mbps for lag, mbps in ((0, 10), (0.25, 0.5), (1, 20))]
+    assert row["round_seconds"] == pytest.approx(max(each) + 0.5, rel=1e-12) and max(each) > 0.25
+    sim, nobody = timed(lost_share=1.0, lag=9.0), torch.arange(0)  # as with Poisson sampling
+    assert Clock(s=sim.setup, t=1, asked=nobody, waits=True, polling=0.0).columns(nobody, 2.0)["sim_seconds"] == 2.0
+    (note,) = notes(DIGITS.override(lost_share=1.0))
+    assert "no server learns anything" in note and not notes(DIGITS.override(lost_share=0.99))
+    (note,) = notes(DIGITS.override(devices=profile, clients=2))
+    assert note.endswith("rows of clients that there are not: 2") and not notes(
+        DIGITS.override(devices=profile, clients=3)
+    )
 
 
 def test_lost_clients_are_drawn_each_round_by_their_own_chance() -> None:
@@ -236,6 +257,7 @@ def lost_share_matters(name: str) -> None:
     a, b = (simulate(name, scenario.override(lost_share=p), data, **EARLY[name]) for p in (0.0, 0.9))
     x, y = play(a, 2), play(b, 2)
     assert sum(r["lost"] for r in y) >= 5
+    assert unheard(y, 6) == all(r["lost"] == 6 for r in y) and not unheard(x, 6)
     if x[-1]["up_bytes"] or x[0]["up_bytes"]:
         assert sum(r["up_bytes"] for r in y) < sum(r["up_bytes"] for r in x)
         p, q = numbers(a.state), numbers(b.state)

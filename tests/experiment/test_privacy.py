@@ -99,13 +99,15 @@ def test_few_clients_are_told_in_a_line() -> None:
     (line,) = notes("mean", WITH_NOISE)
     assert line.startswith("100 clients are few for privacy: ") and "(0.1 of the bound at update_noise 1)" in line
     assert not notes("nothing", WITH_NOISE) and not notes("mean", DIGITS)
-    assert not notes("mean", WITH_NOISE.override(population=10**6, cohort=1000))
+    assert not notes("mean", WITH_NOISE.override(population=10**6, cohort=1000, privacy_delta=1e-7))
     adapting = WITH_NOISE.override(clip_quantile=0.5)
+    large, _ = notes("mean", WITH_NOISE.override(privacy_delta=0.011))
+    assert large.startswith("δ = 0.011 is large") and large.endswith("below 0.01: --set privacy_delta=1e-03")
     wanders, _ = notes("mean", adapting)
     assert "will wander: with 10 clients a round the share of updates within it is known to ± 0.5; a fixed" in wanders
     by_rate = [Experiment(algorithm="fedavg", scenario=s).idle({}).get("clip_rate") for s in (WITH_NOISE, adapting)]
     assert by_rate == ["clip_quantile is 0, so the bound is fixed", None]
-    assert not notes("mean", adapting.override(population=10**6, cohort=1000))
+    assert not notes("mean", adapting.override(population=10**6, cohort=1000, privacy_delta=1e-7))
 
 
 OF_SEARCH = "--algo fedavg --scenario digits-w4 --clients 10 --participation 0.1 --rounds 60 "

@@ -73,6 +73,8 @@ def test_unequal_budgets_are_said(both, tmp_path):
     assert comparison_tables.unequal(runs, 3, Budget("mb", used)) == [began, silent]
     over, *rest = comparison_tables.unequal(runs, 3, Budget("mb", used / 2))
     assert over.startswith("fedproto's finished trials used") and rest == [began, silent]
+    under, *rest = comparison_tables.unequal(runs, 3, Budget("mb", 2 * used))
+    assert under.endswith("as their 4 rounds were over; give more --rounds") and rest == [began, silent]
 
 
 def test_an_evaluation_equals_the_run_bit_for_bit(both):

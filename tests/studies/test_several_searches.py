@@ -243,7 +243,8 @@ def results(c: comparison_plan.ComparisonPlan) -> Results:
     """Nothing that was found, but what was planned."""
     none = pd.DataFrame()
     tables = dict.fromkeys(("table", "pairs", "against", "twice", "by_budget"), none)
-    return Results(record=c.to_record(), evaluations=pd.DataFrame({"configuration": ["top 1"], "test_acc": [0.5]}), **tables)
+    evaluations = pd.DataFrame({"configuration": ["top 1"], "test_acc": [0.5]})
+    return Results(record=c.to_record(), evaluations=evaluations, **tables)
 
 
 def test_what_a_preset_makes_unlike_is_said(

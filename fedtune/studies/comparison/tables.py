@@ -273,6 +273,9 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
         elif used > (1 + OVER) * budget.limit:
             of = f"{used:.3g} {unit} of {budget.limit:g}, as a round of it costs {used / rounds:.3g}"
             sentences.append(f"{name}'s finished trials used {of}")
+        elif used < (1 - OVER) * budget.limit:
+            of = f"{used:.3g} {unit} of {budget.limit:g}, as their {rounds:.0f} rounds were over; give more --rounds"
+            sentences.append(f"{name}'s finished trials used {of}")
     if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
         each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
         sentences.append(f"finished trials had different numbers of rounds: {each}")

@@ -144,7 +144,9 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     Searches that used test rows, programs without a seed, searches that were almost random, values at the end of their
     range.  records: of each search.  trials: of each.  evaluations: the runs on fresh seeds.
     """
-    told = (of(record) for of in (verdict.on_test_rows, verdict.unseeded) for record in records.values())
+    told = (
+        of(record) for of in (verdict.on_test_rows, verdict.unseeded, verdict.unheard) for record in records.values()
+    )
     lines = [line for of in told for line in of]
     searcher = next((str(record.get("searcher")) for record in records.values()), "")
     lines += verdict.as_random(searcher, trials, "these as random searches")
