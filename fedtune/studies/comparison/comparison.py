@@ -45,7 +45,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             say(f"resuming {near(c.folder)} from its checkpoints")
         data = _data(c)
         if not begun:
-            _say_plan(c, data)
+            _say_plan(data, c)
         disk.require_room(c.folder)
         fits = stack.enter_context(search_study.connected(p, files, c.folder))
         files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
@@ -75,16 +75,17 @@ def set_down(c: ComparisonPlan) -> None:
     files.write(WAITING)
 
 
-def dry_run(c: ComparisonPlan) -> int:
-    """Say what the comparison would do, and about how long it would take; the exit status.  Nothing is started."""
-    _say_plan(c, _data(c))
+def dry_run(*comparisons: ComparisonPlan) -> int:
+    """Say what comparisons would do, and about how long all would take; the exit status.  Nothing is started."""
+    _say_plan(_data(comparisons[0]), *comparisons)
     return 0
 
 
-def _say_plan(c: ComparisonPlan, data: Mapping[str, Any]) -> None:
-    for line in c.in_words:
-        say(line)
-    p, w, rounds = c.first, c.first.workload, sum(c.runs) * c.first.workload.rounds
+def _say_plan(data: Mapping[str, Any], c: ComparisonPlan, *more: ComparisonPlan) -> None:
+    for of in (c, *more):
+        for line in of.in_words:
+            say(f"{of.folder.name}: {line}" if more else line)
+    p, w, rounds = c.first, c.first.workload, sum(sum(of.runs) * of.first.workload.rounds for of in (c, *more))
     if p.budget.unit == "seconds":
         seconds, by = p.budget.limit * sum(c.runs), "at most, by their budget"
     elif isinstance(w, Experiment) and not (p.gpus or p.options.address):

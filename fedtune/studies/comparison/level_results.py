@@ -115,6 +115,7 @@ class LevelResults:
         """Who takes no part at which levels, and why; and where budgets were not equal."""
         out = [f"{name} takes no part at {self.at(levels)}: {why}" for (name, why), levels in self.refused.items()]
         each = ((self.at([level]), "; ".join(of[:3]) + "; …" * (len(of) > 3)) for level, of in self.unequal.items())
+        out = [self.record["at"], *out] if "at" in self.record else out
         return out + [f"budgets were not equal at {level}: {what}" for level, what in each]
 
     def _changes(self) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,8 @@ def plans(options: ComparisonOptions) -> list[ComparisonPlan]:
         more: dict[str, Any] = {"at": "", "name": f"{name}={value}", "storage_path": str(folder)}
         with terminal.silent() if each else nullcontext():  # all say the same
             each.append(comparison_plan.make(dataclasses.replace(options, **more, **_level(options, name, value))))
+        if back := [n for n in each[0].left_out if n not in each[-1].left_out]:
+            say(f"note: {text.listed(back)} {'take' if len(back) > 1 else 'takes'} part at {each[-1].folder.name}")
     return each
 
 
@@ -57,10 +59,8 @@ def _level(options: ComparisonOptions, name: str, value: str) -> dict[str, Any]:
 
 
 def dry_run(options: ComparisonOptions) -> int:
-    """Say what the comparisons would do, and about how long one would take; the exit status.  Nothing is started."""
-    first, *others = plans(options)
-    say(f"at each of {several(len(others) + 1, 'level')}, {', '.join(c.folder.name for c in (first, *others))}:")
-    return comparison.dry_run(first)
+    """Say what the comparisons would do, and about how long all would take; the exit status.  Nothing is started."""
+    return comparison.dry_run(*plans(options))
 
 
 def run(options: ComparisonOptions) -> int:
@@ -76,6 +76,8 @@ def run(options: ComparisonOptions) -> int:
     files.add(**{n: record[n] for n in (*provenance.origin(), *SHARED) if record.get(n)})
     names = dict.fromkeys(name for c in each for name in c.compared)
     files.add(options=options.to_record(), algorithms=[*names], levels=[c.folder.name for c in each])
+    if private := each[0].private:
+        files.add(at=f"ε is that of one run at δ = {private.delta:.3g}" + f", {private.as_if}" * bool(private.as_if))
     files.write(WAITING)
     return resume(folder, {})
 

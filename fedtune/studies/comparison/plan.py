@@ -13,6 +13,7 @@ from fedtune.core import terminal
 from fedtune.core.errors import Unfit, UserError, unknown
 from fedtune.core.terminal import say, several
 from fedtune.experiment.experiment import Experiment, fitting
+from fedtune.experiment.privacy import Privacy
 from fedtune.experiment.scenarios import OWN, find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
@@ -131,6 +132,12 @@ class ComparisonPlan:
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the searches are made of."""
         return user_files.merged(*(p.own for p in self.plans.values()))
+
+    @property
+    def private(self) -> Privacy | None:
+        """How the first algorithm's clients are kept private."""
+        w = self.first.workload
+        return Privacy.of(w.resolve({})[1]) if isinstance(w, Experiment) else None
 
     @property
     def pinned(self) -> dict[str, Any]:
