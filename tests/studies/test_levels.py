@@ -55,6 +55,16 @@ def test_levels_rise_and_are_each_there_once(text: str, want: str) -> None:
     assert parsed(text) == want == parsed(want)
 
 
+def test_a_dry_run_counts_all_levels_and_says_who_takes_part_at_which(tmp_path: Path, capsys: Any) -> None:
+    line = ["--algos", "fedavg,scaffold", *WORDS, "--at", "epsilon=4,inf", "--vary", "update_clip=0.1..1 log"]
+    assert compare.main([*line, "--dry-run", "--storage-path", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "scaffold is left out: privacy=client" in err and "scaffold takes part at epsilon=inf" in err
+    told = [text.partition(": ")[0] for text in out.splitlines()]
+    assert told[:4] == ["epsilon=4"] * 2 + ["epsilon=inf"] * 2 and out.splitlines()[4].startswith("about ")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
