@@ -21,14 +21,13 @@ from fedtune.reporting.figures import Shown
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
 from fedtune.reporting.templates import TextTable, code, link
-from fedtune.runs import reading
+from fedtune.runs import pareto, reading
 from fedtune.runs.choice import OWN
 from fedtune.runs.files import BROKEN_OFF, COMPARISON, OVER, RunFiles, levels_of, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.level_results import LevelResults
 from fedtune.studies.comparison.results import OF_PAIRS, OF_TUNED, Results
-from fedtune.tuning import messages
 from fedtune.user_code import user_files
 
 
@@ -130,7 +129,7 @@ def _front(f: Findings) -> TextTable | None:
     if not (file := RunFiles(f.run).front_file).exists():
         return None
     points = reading.table(file, ("trial", "round", *(o.name for o in f.goal.objectives)))
-    columns, rows = messages.front_table(points, f.searched)
+    columns, rows = pareto.front_table(points, f.searched)
     return TextTable(f"{len(rows)} of {several(len(points), 'point')} of the front", columns, rows, columns[:1])
 
 

@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 
 from fedtune.core.objectives import WORST, Objective, parse_recorded
+from fedtune.core.statistics import figure
+from fedtune.core.terminal import short
+from fedtune.runs import tables
 
 
 def with_totals(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -43,6 +46,17 @@ def front(points: pd.DataFrame, objectives: Sequence[str | Objective]) -> pd.Dat
             best[len(kept)] = gains[i]
             kept.append(int(i))
     return fine.iloc[kept[::-1]].reset_index(drop=True)
+
+
+def front_table(points: pd.DataFrame, searched: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of a front's points: at most ten, evenly taken along the first objective, the best first."""
+    columns, rows = [c for c in points if not c.startswith(tables.CONFIG)], []
+    places = np.linspace(len(points) - 1, 0, min(10, len(points))).round().astype(int)
+    for row in points.iloc[places].to_dict("records"):
+        shown = [figure(c, row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
+        config = tables.plain({n: row.get(tables.CONFIG + n) for n in searched})
+        rows.append([*shown, *(short(config.get(n)) for n in searched)])
+    return [*columns, *searched], rows
 
 
 def hypervolume(points: pd.DataFrame, objectives: Sequence[str | Objective], reference: Sequence[float]) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedtune.core.budget import SHORT
@@ -170,18 +169,7 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     on_front = on_front.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(on_front, p.files.front_file)
     title = f"Pareto front of {p.goal.all_in_words} over every round of every trial: {several(len(on_front), 'point')}"
-    say_table(title, *front_table(on_front, p.space.names))
-
-
-def front_table(points: pd.DataFrame, searched: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of a front's points: at most ten, evenly taken along the first objective, the best first."""
-    columns, rows = [c for c in points if not c.startswith(tables.CONFIG)], []
-    places = np.linspace(len(points) - 1, 0, min(10, len(points))).round().astype(int)
-    for row in points.iloc[places].to_dict("records"):
-        shown = [figure(c, row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
-        config = tables.plain({n: row.get(tables.CONFIG + n) for n in searched})
-        rows.append([*shown, *(short(config.get(n)) for n in searched)])
-    return [*columns, *searched], rows
+    say_table(title, *pareto.front_table(on_front, p.space.names))
 
 
 def listed(values: dict[str, Any], text: Callable[[Any], str] = str) -> str:
