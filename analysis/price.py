@@ -38,11 +38,14 @@ def reached(runs: pd.DataFrame, rounds: pd.DataFrame, share: float) -> pd.DataFr
     mine = rounds.merge(chosen[[*keys, UNIT]].astype({UNIT: int}), on=keys).sort_values("round")
     mine["up_mb"] = mine.groupby(keys)["up_bytes"].cumsum() / 1e6
     curves = mine.groupby([*of_searches, "round"], as_index=False)[[METRIC, "up_mb", "comm_mb"]].mean()
-    last = curves.groupby(of_searches)[METRIC].last().groupby("algorithm").mean()
+    # a run that diverged has no last accuracy, and then its search has neither that nor costs
+    ends = chosen.astype({UNIT: int}).groupby(of_searches)[METRIC].agg(lambda v: v.mean(skipna=False))
+    last = ends.groupby("algorithm").agg(lambda v: v.mean(skipna=False))
+    curves = curves[curves.set_index(of_searches).index.isin(ends.dropna().index)]
     there = curves[curves[METRIC] >= share * last.max()].groupby(of_searches)[COSTS].first()
     rows = []
-    for algorithm, of in curves.groupby("algorithm"):
-        costs = there.reindex(pd.MultiIndex.from_product([[algorithm], of[UNIT].unique()]))
+    for algorithm in last.index:
+        costs = there.reindex(ends.loc[[algorithm]].index)
         row = {"algorithm": algorithm, METRIC: last[algorithm], "reached": int(costs["round"].notna().sum())}
         rows.append(row | costs.mean(skipna=False).to_dict() | {"half": statistics.mean(costs["up_mb"]).half})
     return pd.DataFrame(rows).sort_values("up_mb", ignore_index=True)

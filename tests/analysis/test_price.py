@@ -33,6 +33,9 @@ def test_the_chosen_configuration_of_each_search_counts_and_the_first_round_that
         ],
         columns=["algorithm", "configuration", "seed", "round", "val_acc", "up_bytes", "comm_mb"],
     )
+    runs["val_acc"] = [
+        curves[run][-1] for run in zip(runs["algorithm"], runs["configuration"], runs["seed"], strict=True)
+    ]
     table = price.reached(runs, rounds, 0.9).set_index("algorithm")
     assert list(table.index) == ["sign", "none"] and table["reached"].tolist() == [2, 2]
     np.testing.assert_allclose(table["val_acc"], [(0.5 + 0.91) / 2, 1.0])
@@ -42,3 +45,6 @@ def test_the_chosen_configuration_of_each_search_counts_and_the_first_round_that
     )  # t of one degree of freedom
     never = price.reached(runs, rounds, 0.95).set_index("algorithm")
     assert np.isnan(never["up_mb"]["sign"]) and never["reached"].tolist() == [2, 1]
+    runs.loc[0, "val_acc"] = np.nan  # it diverged after its rounds
+    lost = price.reached(runs, rounds, 0.9).set_index("algorithm")
+    assert np.isnan(lost.loc["none", ["val_acc", "up_mb", "half"]].tolist()).all() and lost["reached"]["none"] == 1
